@@ -1,0 +1,64 @@
+package v1alpha3
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Labels that tie a MachineConfigurationVersion to its MachineConfiguration.
+const (
+	// ConfigurationLabel holds the name of the MachineConfiguration.
+	ConfigurationLabel = "unbounded-cloud.io/machine-configuration"
+	// ConfigurationVersionLabel holds the number of the version, in decimal.
+	ConfigurationVersionLabel = "unbounded-cloud.io/machine-configuration-version"
+)
+
+// MachineConfiguration is a template that many Machines share. Its versions
+// are separate objects, MachineConfigurationVersions.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=machineconfigurations,singular=machineconfiguration,shortName=mc,scope=Cluster
+// +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.template.host.image`
+// +kubebuilder:printcolumn:name="Format",type=string,JSONPath=`.spec.template.host.provisioningFormat`
+// +kubebuilder:printcolumn:name="Latest",type=integer,JSONPath=`.status.latestVersion`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type MachineConfiguration struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec MachineConfigurationSpec `json:"spec,omitempty"`
+	// +optional
+	Status MachineConfigurationStatus `json:"status,omitempty"`
+}
+
+// MachineConfigurationSpec is the template that the next version is cut from.
+type MachineConfigurationSpec struct {
+	// Template is what Machines of this configuration have in common.
+	// +optional
+	Template MachineTemplate `json:"template,omitempty"`
+}
+
+// MachineTemplate is what Machines of one configuration have in common.
+type MachineTemplate struct {
+	// Host declares the image, and its format, for Machines that set no image
+	// of their own. A format without an image describes no image and has no
+	// effect.
+	// +optional
+	Host *HostTemplate `json:"host,omitempty"`
+}
+
+// MachineConfigurationStatus is what is known of a configuration.
+type MachineConfigurationStatus struct {
+	// LatestVersion is the highest version number ever given out. Numbers are
+	// not reused.
+	// +optional
+	LatestVersion int32 `json:"latestVersion,omitempty"`
+}
+
+// MachineConfigurationList is a list of MachineConfigurations.
+//
+// +kubebuilder:object:root=true
+type MachineConfigurationList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []MachineConfiguration `json:"items"`
+}

@@ -1,0 +1,227 @@
+package v1alpha3
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// OperationKind says what a MachineOperation does to its Machines.
+//
+// +kubebuilder:validation:Enum=NodeReboot;AgentUpgrade;AgentReset;HostReboot;HostPowerOff;HostPowerOn;HostReplace
+type OperationKind string
+
+// HostReplace installs a host anew. It is the one kind that hostformat acts on.
+const HostReplace OperationKind = "HostReplace"
+
+// OperationPhase says how far an operation, or one of its targets, has come.
+type OperationPhase string
+
+// The phases. Complete and Failed are final.
+const (
+	OperationPending    OperationPhase = "Pending"
+	OperationInProgress OperationPhase = "InProgress"
+	OperationComplete   OperationPhase = "Complete"
+	OperationFailed     OperationPhase = "Failed"
+)
+
+// MachineOperation is an action on one or more Machines, done once.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=machineoperations,singular=machineoperation,shortName=mop,scope=Cluster
+// +kubebuilder:printcolumn:name="Machine",type=string,JSONPath=`.spec.machineRef`
+// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.operationKind`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.status.targets[*].input.hostImage`
+// +kubebuilder:printcolumn:name="Format",type=string,JSONPath=`.status.targets[*].input.provisioningFormat`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type MachineOperation struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec MachineOperationSpec `json:"spec,omitempty"`
+	// +optional
+	Status MachineOperationStatus `json:"status,omitempty"`
+}
+
+// MachineOperationSpec is what is to be done, and to which Machines. Exactly
+// one of machineRef and machineSelector names them.
+type MachineOperationSpec struct {
+	// MachineRef names the one Machine to act on.
+	// +optional
+	MachineRef string `json:"machineRef,omitempty"`
+
+	// MachineSelector selects the Machines to act on by their labels. An empty
+	// selector, which would select the whole fleet, is refused for a
+	// HostReplace.
+	// +optional
+	MachineSelector *metav1.LabelSelector `json:"machineSelector,omitempty"`
+
+	// OperationKind is what is to be done.
+	OperationKind OperationKind `json:"operationKind"`
+
+	// Parameters are arguments of the operation kind.
+	// +optional
+	Parameters map[string]string `json:"parameters,omitempty"`
+
+	// TTLSecondsAfterFinished is how long, in seconds, the operation is kept
+	// after it has finished. Without it the operation is kept for ever.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
+}
+
+// MachineOperationStatus is how far the operation has come.
+type MachineOperationStatus struct {
+	// Phase is how far the operation has come. Complete and Failed are final.
+	// +kubebuilder:validation:Enum=Pending;InProgress;Complete;Failed
+	// +optional
+	Phase OperationPhase `json:"phase,omitempty"`
+
+	// Message says in one sentence why the phase is what it is.
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// StartedAt is when the operation left Pending.
+	// +optional
+	StartedAt *metav1.Time `json:"startedAt,omitempty"`
+
+	// CompletedAt is when the operation reached a final phase.
+	// +optional
+	CompletedAt *metav1.Time `json:"completedAt,omitempty"`
+
+	// ObservedMachineGeneration is the generation of the Machine that the
+	// operation was resolved from.
+	// +optional
+	ObservedMachineGeneration int64 `json:"observedMachineGeneration,omitempty"`
+
+	// Targets holds one entry for each Machine that the operation acts on.
+	// +listType=map
+	// +listMapKey=machineRef
+	// +kubebuilder:validation:MaxItems=6000
+	// +optional
+	Targets []OperationTarget `json:"targets,omitempty"`
+
+	// Conditions are the latest observations of the operation's state.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// OperationTarget is the snapshot of one Machine in an operation. The rule
+// holds the frozen pair while no webhook runs; a target that is removed from
+// the list can only be caught by the webhook.
+//
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.input) || ((!has(oldSelf.input.hostImage) || oldSelf.input.hostImage.trim() == ” || (has(self.input) && has(self.input.hostImage) && self.input.hostImage.trim() == oldSelf.input.hostImage.trim())) && (!has(oldSelf.input.provisioningFormat) || (has(self.input) && has(self.input.provisioningFormat) && self.input.provisioningFormat == oldSelf.input.provisioningFormat && ((has(oldSelf.input.hostImage) && oldSelf.input.hostImage.trim() != ”) || !has(self.input.hostImage) || self.input.hostImage.trim() == ”))))",message="input.hostImage and input.provisioningFormat are immutable once set"
+type OperationTarget struct {
+	// MachineRef names the Machine.
+	MachineRef string `json:"machineRef"`
+
+	// Phase is how far this target has come.
+	// +optional
+	Phase OperationPhase `json:"phase,omitempty"`
+
+	// Stage is the step that this target is at.
+	// +optional
+	Stage string `json:"stage,omitempty"`
+
+	// Message says in one sentence why this target is where it is.
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// StartedAt is when work on this target began.
+	// +optional
+	StartedAt *metav1.Time `json:"startedAt,omitempty"`
+
+	// CompletedAt is when this target reached a final phase.
+	// +optional
+	CompletedAt *metav1.Time `json:"completedAt,omitempty"`
+
+	// ObservedGeneration is the generation of the Machine that the input was
+	// resolved from.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Attempts counts the calls to the provider that were begun.
+	// +optional
+	Attempts int32 `json:"attempts,omitempty"`
+
+	// LastAttemptAt is when the last call to the provider was begun.
+	// +optional
+	LastAttemptAt *metav1.Time `json:"lastAttemptAt,omitempty"`
+
+	// ProviderOperation is the provider's own record of the call.
+	// +optional
+	ProviderOperation *ProviderOperation `json:"providerOperation,omitempty"`
+
+	// Input is what the call is made with. Its image and format are frozen
+	// together before anything destructive happens.
+	// +optional
+	Input *OperationInput `json:"input,omitempty"`
+}
+
+// ProviderOperation is a call as its provider knows it.
+type ProviderOperation struct {
+	// Provider that the call was made to.
+	Provider string `json:"provider"`
+
+	// OperationID identifies the call at its provider.
+	OperationID string `json:"operationID"`
+
+	// ResumeToken is what the provider needs to go on with the call.
+	// +optional
+	ResumeToken string `json:"resumeToken,omitempty"`
+}
+
+// OperationInput is the frozen input of one target. A format without an image
+// is a whole pair: it keeps the image that the host has. An input without a
+// format was written before the format field existed.
+type OperationInput struct {
+	// HostImage is the image to install; empty keeps the current one.
+	// Immutable once set.
+	// +kubebuilder:validation:MaxLength=2048
+	// +optional
+	HostImage string `json:"hostImage,omitempty"`
+
+	// ProvisioningFormat is the format of the image. Immutable once set, and
+	// from then on so is hostImage, also where it is empty.
+	// +optional
+	ProvisioningFormat ProvisioningFormat `json:"provisioningFormat,omitempty"`
+
+	// ProviderRef names the provider's own object for the host.
+	// +optional
+	ProviderRef *ProviderReference `json:"providerRef,omitempty"`
+
+	// MachineUID pins the Machine that the pair was made for.
+	// +optional
+	MachineUID types.UID `json:"machineUID,omitempty"`
+
+	// Provider pins who replaces the host.
+	// +optional
+	Provider string `json:"provider,omitempty"`
+
+	// ProviderID pins the host at its provider.
+	// +optional
+	ProviderID string `json:"providerID,omitempty"`
+}
+
+// ProviderReference names one state of an object of a provider.
+type ProviderReference struct {
+	APIGroup string    `json:"apiGroup"`
+	Kind     string    `json:"kind"`
+	Name     string    `json:"name"`
+	UID      types.UID `json:"uid"`
+	// +kubebuilder:validation:Minimum=1
+	Generation int64 `json:"generation"`
+}
+
+// MachineOperationList is a list of MachineOperations.
+//
+// +kubebuilder:object:root=true
+type MachineOperationList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []MachineOperation `json:"items"`
+}
