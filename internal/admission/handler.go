@@ -1,0 +1,158 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"reflect"
+	"sync"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+
+// guard serves the rules of one resource, or of one of its subresources, in
+// both directions.
+type guard interface {
+	mutate(req admission.Request) admission.Response
+	validate(req admission.Request) admission.Response
+}
+
+// guardOf is the guard of a resource whose rules read a view of type T. It
+// takes the place of controller-runtime's typed validators and defaulters,
+// which decode whole objects: those refuse an object for a value that no rule
+// reads, and their patches touch fields that nobody edited.
+type guardOf[T any] struct {
+	// edits are what a write should have been. Nil where nothing is edited.
+	edits func(was, now *T) []edit
+	// judge is the verdict on a write. On a create, was is empty.
+	judge func(was, now *T, specChanged func() bool) verdict
+	// needsStored refuses an update that comes without the stored object, which
+	// judge would otherwise take for a create.
+	needsStored bool
+}
+
+// mutate answers with the edits. A review of the wrong shape is let through as
+// it is: the schema, which the API server applies next, words that better.
+func (g guardOf[T]) mutate(req admission.Request) admission.Response {
+	if g.edits == nil {
+		return admission.Allowed("")
+	}
+	was, now, err := views[T](req)
+	if err != nil {
+		return admission.Allowed("")
+	}
+	edits := g.edits(was, now)
+	if len(edits) == 0 {
+		return admission.Allowed("")
+	}
+	return admission.Patched("", patch(edits)...).WithWarnings(trimWarnings(edits)...)
+}
+
+// validate answers with the verdict. A review of the wrong shape is refused.
+func (g guardOf[T]) validate(req admission.Request) admission.Response {
+	was, now, err := views[T](req)
+	if err != nil {
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	if g.needsStored && req.Operation == admissionv1.Update && absent(req.OldObject.Raw) {
+		return admission.Errored(http.StatusBadRequest, fmt.Errorf("an update of %s cannot be judged without the stored object", req.Kind.Kind))
+	}
+	v := g.judge(was, now, sync.OnceValue(func() bool { return specDiffers(req.OldObject.Raw, req.Object.Raw) }))
+	if len(v.errs) == 0 {
+		return admission.Allowed("").WithWarnings(v.warnings...)
+	}
+	return denied(req, v.errs).WithWarnings(v.warnings...)
+}
+
+// views decodes the two objects of a review. Without a stored object, was is
+// empty.
+func views[T any](req admission.Request) (was, now *T, err error) {
+	was, now = new(T), new(T)
+	if absent(req.Object.Raw) {
+		return nil, nil, fmt.Errorf("the review of %s %s holds no object", req.Operation, req.Kind.Kind)
+	}
+	if err := json.Unmarshal(req.Object.Raw, now); err != nil {
+		return nil, nil, fmt.Errorf("the object of the review cannot be read: %w", err)
+	}
+	if req.Operation == admissionv1.Update && !absent(req.OldObject.Raw) {
+		if err := json.Unmarshal(req.OldObject.Raw, was); err != nil {
+			return nil, nil, fmt.Errorf("the stored object of the review cannot be read: %w", err)
+		}
+	}
+	return was, now, nil
+}
+
+func absent(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }
+
+// specDiffers compares whole specs, fields that no view knows included.
+func specDiffers(was, now []byte) bool {
+	var a, b struct {
+		Spec any `json:"spec"`
+	}
+	if json.Unmarshal(was, &a) != nil || json.Unmarshal(now, &b) != nil {
+		return true
+	}
+	return !reflect.DeepEqual(a.Spec, b.Spec)
+}
+
+// denied answers as built-in kinds do: 422, with a cause for each field.
+func denied(req admission.Request, errs field.ErrorList) admission.Response {
+	name := req.Name
+	if name == "" {
+		name = generateName(req.Object.Raw)
+	}
+	status := apierrors.NewInvalid(schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind}, name, listed(errs)).Status()
+	return admission.Response{
+		AdmissionResponse: admissionv1.AdmissionResponse{Result: &status, AuditAnnotations: map[string]string{"rules": rules(errs)}},
+	}
+}
+
+// generateName stands in for the name of an object that has none yet.
+func generateName(raw []byte) string {
+	var object struct {
+		Metadata struct {
+			GenerateName string `json:"generateName"`
+		} `json:"metadata"`
+	}
+	if json.Unmarshal(raw, &object) != nil || object.Metadata.GenerateName == "" {
+		return ""
+	}
+	return object.Metadata.GenerateName + "*"
+}
+
+// handler finds the guard for a review by what the review says it is about,
+// whatever path it arrived at, and calls one direction of it.
+type handler struct {
+	direction func(guard, admission.Request) admission.Response
+}
+
+// Handle implements admission.Handler. Other operations than create and
+// update, and subresources without a guard, are none of our business; another
+// kind means that the webhook configuration is wrong, and is refused.
+func (h handler) Handle(ctx context.Context, req admission.Request) admission.Response {
+	subresources, ours := guards[metav1.GroupVersionKind(req.Kind)]
+	if !ours {
+		return admission.Errored(http.StatusBadRequest, fmt.Errorf(
+			"hostformat does not guard kind %s of %s/%s; correct the rules of the webhook configuration", req.Kind.Kind, req.Kind.Group, req.Kind.Version))
+	}
+	if err := ctx.Err(); err != nil {
+		return admission.Errored(http.StatusServiceUnavailable, fmt.Errorf("the caller is gone: %w", err))
+	}
+	g, ours := subresources[req.SubResource]
+	if !ours || (req.Operation != admissionv1.Create && req.Operation != admissionv1.Update) {
+		return admission.Allowed("")
+	}
+	response := h.direction(g, req)
+	if !response.Allowed {
+		logf.FromContext(ctx).Info("denied",
+			"rules", response.AuditAnnotations["rules"], "message", response.Result.Message)
+	}
+	return response
+}

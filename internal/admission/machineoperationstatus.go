@@ -1,0 +1,127 @@
+package admission
+
+import (
+	"fmt"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"unbounded-cloud.io/hostformat/internal/resolve"
+)
+
+// operationStatusEdits trims input.hostImage of every target in which it
+// differs from what is stored for that Machine.
+func operationStatusEdits(was, now *operation) []edit {
+	stored := byMachine(was.Status.V.Targets.V)
+	var edits []edit
+	for i, t := range now.Status.V.Targets.V {
+		before := stored.next(t.V.MachineRef.V)
+		edits = append(edits, trimImage(before.V.host().Image.V, t.V.host().Image.V,
+			"status", "targets", strconv.Itoa(i), "input", "hostImage")...)
+	}
+	return edits
+}
+
+// validateOperationStatus keeps what is frozen, and judges what is newly set.
+func validateOperationStatus(was, now *operation, _ func() bool) verdict {
+	path := field.NewPath("status")
+	errs := shape(was.Status, now.Status, "an object", path)
+	path = path.Child("targets")
+	errs = append(errs, shape(was.Status.V.Targets, now.Status.V.Targets, "a list", path)...)
+
+	// Walk the new targets for what they set, the stored ones for what is gone.
+	before, after := was.Status.V.Targets.V, now.Status.V.Targets.V
+	stored := byMachine(before)
+	seen := map[string]int{}
+	for i, t := range after {
+		machine := t.V.MachineRef.V
+		known := stored.remaining(machine)
+		old := stored.next(machine)
+		at := path.Key(machine)
+		if seen[machine]++; seen[machine] > 1 && known == 0 {
+			err := field.Duplicate(path.Index(i).Child("machineRef"), resolve.Excerpt(machine))
+			err.Detail = "may be the target of one entry only; merge the entries"
+			errs = append(errs, field.ErrorList{err}.WithOrigin("uniqueTarget")...)
+		}
+		errs = append(errs, shape(old, t, "an object", path.Index(i))...)
+		errs = append(errs, shape(old.V.MachineRef, t.V.MachineRef, "a string", path.Index(i).Child("machineRef"))...)
+		errs = append(errs, shape(old.V.Input, t.V.Input, "an object", at.Child("input"))...)
+		errs = append(errs, validateInput(old.V.host(), t.V.host(), at.Child("input"))...)
+	}
+	for _, t := range before {
+		machine := t.V.MachineRef.V
+		left := stored.next(machine).V
+		if left.host().image() == "" && !left.frozen() {
+			continue
+		}
+		errs = append(errs, field.ErrorList{field.Required(path.Key(machine),
+			"may not be removed because its image and format are frozen; a client that rewrites the list must keep every target under its machineRef",
+		)}.WithOrigin("frozenPair")...)
+	}
+	return verdict{errs: errs}
+}
+
+// validateInput judges the pair of one target. An image is frozen once it is
+// set. A format, once set, freezes the pair whole. An image without a format
+// is a snapshot from before the format field and may gain it once.
+func validateInput(was, now host, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	image, format := path.Child("hostImage"), path.Child("provisioningFormat")
+	switch {
+	case now.sameFormat(was):
+	case !was.declaresFormat():
+		errs = append(errs, formatValue(now.Format, format)...)
+	case !now.declaresFormat():
+		errs = append(errs, field.ErrorList{field.Required(format, fmt.Sprintf(
+			"may not be removed because %s is frozen with the image; the client that sent this is older than the field: upgrade it, and have it patch its own fields instead of the whole status",
+			resolve.Excerpt(was.Format.V)))}.WithOrigin("frozenPair")...)
+	default:
+		errs = append(errs, field.ErrorList{field.Invalid(format, now.Format.shown(), fmt.Sprintf(
+			"may not change because %s is frozen with the image; create a new MachineOperation to use another format",
+			resolve.Excerpt(was.Format.V)))}.WithOrigin("frozenPair")...)
+	}
+	switch {
+	case now.sameImage(was):
+	case was.image() == "" && !was.declaresFormat():
+		errs = append(errs, shape(was.Image, now.Image, "a string", image)...)
+		errs = append(errs, imageValue(now.image(), image)...)
+	case was.image() == "":
+		errs = append(errs, field.ErrorList{field.Invalid(image, now.Image.shown(),
+			"must stay empty because the pair is frozen to keep the current image; create a new MachineOperation to install another image",
+		)}.WithOrigin("frozenPair")...)
+	case now.image() == "" && now.Image.wrong == "":
+		errs = append(errs, field.ErrorList{field.Required(image, fmt.Sprintf(
+			"may not be removed because %q is frozen; a client that rewrites the status must keep it", resolve.Excerpt(was.image()),
+		))}.WithOrigin("frozenPair")...)
+	default:
+		errs = append(errs, field.ErrorList{field.Invalid(image, now.Image.shown(), fmt.Sprintf(
+			"may not change because %q is frozen; create a new MachineOperation to install another image", resolve.Excerpt(was.image()),
+		))}.WithOrigin("frozenPair")...)
+	}
+	return errs
+}
+
+// targetsByMachine finds targets by their Machine, in any order of the list.
+// Where a list holds a Machine twice, as older CRDs allow, the entries are
+// taken in their order.
+type targetsByMachine map[string][]node[target]
+
+func byMachine(targets []node[target]) targetsByMachine {
+	m := make(targetsByMachine, len(targets))
+	for _, t := range targets {
+		m[t.V.MachineRef.V] = append(m[t.V.MachineRef.V], t)
+	}
+	return m
+}
+
+func (m targetsByMachine) remaining(machine string) int { return len(m[machine]) }
+
+// next takes the next target of a Machine; none left is an empty one.
+func (m targetsByMachine) next(machine string) node[target] {
+	left := m[machine]
+	if len(left) == 0 {
+		return node[target]{}
+	}
+	m[machine] = left[1:]
+	return left[0]
+}

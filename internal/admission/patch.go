@@ -1,0 +1,52 @@
+package admission
+
+import (
+	"fmt"
+	"strings"
+
+	"gomodules.xyz/jsonpatch/v2"
+)
+
+// edit sets one string leaf, or removes it where value is nil. The leaf and
+// its parents are there: edits only ever come from what a rule has read.
+type edit struct {
+	path  []string
+	value *string
+}
+
+var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
+
+// patch turns edits into JSON Patch operations, one each.
+func patch(edits []edit) []jsonpatch.Operation {
+	operations := make([]jsonpatch.Operation, 0, len(edits))
+	for _, e := range edits {
+		var pointer strings.Builder
+		for _, segment := range e.path {
+			pointer.WriteString("/" + pointerEscaper.Replace(segment))
+		}
+		if e.value == nil {
+			operations = append(operations, jsonpatch.NewOperation("remove", pointer.String(), nil))
+		} else {
+			operations = append(operations, jsonpatch.NewOperation("replace", pointer.String(), *e.value))
+		}
+	}
+	return operations
+}
+
+// trimWarnings tells the client of each edit, since a manifest that keeps the
+// whitespace will differ from the cluster for ever.
+func trimWarnings(edits []edit) []string {
+	var warnings []string
+	for i, e := range edits {
+		if i == maxListed {
+			return append(warnings, fmt.Sprintf("surrounding whitespace was removed from %d more images", len(edits)-i))
+		}
+		done := "surrounding whitespace was removed"
+		if e.value == nil {
+			done = "held only whitespace and was removed"
+		}
+		warnings = append(warnings, warning(fmt.Sprintf("%s: %s; correct the manifest, or it will keep differing from the cluster",
+			strings.Join(e.path, "."), done)))
+	}
+	return warnings
+}

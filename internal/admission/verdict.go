@@ -1,0 +1,74 @@
+package admission
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// verdict is what a rule file says of a write: it is denied if there are
+// errors. Warnings are shown either way.
+type verdict struct {
+	errs     field.ErrorList
+	warnings []string
+}
+
+// judge makes a verdict of the faults that a write brings and those that it
+// found. The latter never deny; they are worth a warning once somebody edits
+// the spec around them, but not to those who label or annotate.
+func judge(faults, found field.ErrorList, specChanged func() bool) verdict {
+	v := verdict{errs: faults}
+	if len(found) > 0 && specChanged() {
+		for _, err := range found {
+			v.warnings = append(v.warnings, warning(fmt.Sprintf("%s: stored before and still wrong: %s", err.Field, err.ErrorBody())))
+		}
+	}
+	return v
+}
+
+// maxWarningBytes keeps a warning below the 256 bytes from which on the API
+// server may cut it.
+const maxWarningBytes = 255
+
+// warning cuts a text to what the API server passes on.
+func warning(text string) string {
+	if len(text) <= maxWarningBytes {
+		return text
+	}
+	cut := maxWarningBytes - len("...")
+	for !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut] + "..."
+}
+
+// maxListed bounds how many errors, or warnings, one answer spells out: an
+// operation may have thousands of targets.
+const maxListed = 8
+
+// listed cuts errors to maxListed; the last one then says how many are left out.
+func listed(errs field.ErrorList) field.ErrorList {
+	if len(errs) <= maxListed {
+		return errs
+	}
+	last := errs[maxListed-1]
+	return append(errs[:maxListed-1:maxListed-1], &field.Error{
+		Type: last.Type, Field: last.Field, BadValue: last.BadValue, Origin: last.Origin,
+		Detail: fmt.Sprintf("%s (and %d more errors like it)", last.Detail, len(errs)-maxListed),
+	})
+}
+
+// rules names the rules that a list of errors comes from, for the log.
+func rules(errs field.ErrorList) string {
+	var names []string
+	seen := map[string]bool{}
+	for _, err := range errs {
+		if !seen[err.Origin] {
+			seen[err.Origin] = true
+			names = append(names, err.Origin)
+		}
+	}
+	return strings.Join(names, ",")
+}
