@@ -1,0 +1,111 @@
+// Package certs makes the certificates that the API server needs to trust the
+// webhook: a local authority for development and tests, and the cert-manager
+// objects that clusters use. The names of Service and Secret stand here once.
+package certs
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+)
+
+// The files of a serving pair, as Secrets of type kubernetes.io/tls name them.
+const (
+	CertFile = "tls.crt"
+	KeyFile  = "tls.key"
+)
+
+// clockSkew is how far back certificates are valid, for clocks that run late.
+const clockSkew = 5 * time.Minute
+
+// CA is a certificate authority for local use. It outlives all that it issues,
+// so that trust in it never has to be renewed together with a leaf.
+type CA struct {
+	// PEM is the certificate that clients trust.
+	PEM  []byte
+	cert *x509.Certificate
+	key  crypto.Signer
+}
+
+// NewCA returns a fresh authority, valid for ten years.
+func NewCA() (*CA, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	self, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "hostformat local CA", NotBefore: time.Now().Add(-clockSkew)}, key)
+	if err != nil {
+		return nil, err
+	}
+	return &CA{PEM: encode(self.Raw), cert: self, key: key}, nil
+}
+
+// Issue returns a serving certificate for host names and IP addresses, and its
+// key, both in PEM.
+func (ca *CA) Issue(lifetime time.Duration, hosts ...string) (certPEM, keyPEM []byte, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, nil, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: "hostformat webhook"},
+		NotBefore:    now.Add(-clockSkew),
+		NotAfter:     now.Add(lifetime),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key)
+	if err != nil {
+		return nil, nil, err
+	}
+	keyPEM, err = keyutil.MarshalPrivateKeyToPEM(key)
+	return encode(der), keyPEM, err
+}
+
+// IssueTo writes a serving pair into a folder, replacing the one that is
+// there. Each file is replaced whole: a reader never sees half of one.
+func (ca *CA) IssueTo(dir string, lifetime time.Duration, hosts ...string) error {
+	certPEM, keyPEM, err := ca.Issue(lifetime, hosts...)
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{CertFile: certPEM, KeyFile: keyPEM} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+			return err
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func encode(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der})
+}
