@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+
+	"unbounded-cloud.io/hostformat/certs"
+)
+
+// certificate serves the pair of files in a folder. It waits for them to
+// appear, since a Secret may come later than the pod that mounts it, and reads
+// them again when they change.
+type certificate struct {
+	dir     string
+	log     logr.Logger
+	watcher atomic.Pointer[certwatcher.CertWatcher]
+	problem atomic.Pointer[error]
+}
+
+// Start watches the files until the context ends.
+func (c *certificate) Start(ctx context.Context) error {
+	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
+		watcher, err := certwatcher.New(filepath.Join(c.dir, certs.CertFile), filepath.Join(c.dir, certs.KeyFile))
+		if err != nil {
+			if last := c.problem.Swap(&err); last == nil || (*last).Error() != err.Error() {
+				c.log.Info("waiting for a certificate", "problem", err.Error())
+			}
+			return false, nil
+		}
+		c.watcher.Store(watcher)
+		return true, nil
+	})
+	if err != nil {
+		return nil // asked to stop while waiting
+	}
+	c.log.Info("loaded", "folder", c.dir)
+	return c.watcher.Load().Start(ctx)
+}
+
+// NeedLeaderElection tells the manager that every replica needs a certificate.
+func (c *certificate) NeedLeaderElection() bool { return false }
+
+func (c *certificate) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	watcher := c.watcher.Load()
+	if watcher == nil {
+		return nil, errors.New("no certificate yet")
+	}
+	return watcher.GetCertificate(hello)
+}
+
+// ready is a check that fails while there is no certificate, and says why.
+func (c *certificate) ready(*http.Request) error {
+	if c.watcher.Load() != nil {
+		return nil
+	}
+	if problem := c.problem.Load(); problem != nil {
+		return fmt.Errorf("no certificate: %w", *problem)
+	}
+	return errors.New("no certificate yet")
+}

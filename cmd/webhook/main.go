@@ -1,0 +1,103 @@
+// Command webhook serves the admission rules of hostformat.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"unbounded-cloud.io/hostformat/internal/admission"
+)
+
+// Exit codes.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// Once the first signal has begun the shutdown, a second one ends the
+	// process at once.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run does what the command line says until the context ends, and returns the
+// exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args, stdout)
+	switch {
+	case errors.Is(err, pflag.ErrHelp), err == nil && o == nil:
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "webhook: %v; see webhook --help\n", err)
+		return exitUsage
+	}
+	log := o.logger(stderr)
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+	if err := serve(ctx, log, o); err != nil {
+		fmt.Fprintf(stderr, "webhook: %v\n", err)
+		return exitFailure
+	}
+	return 0
+}
+
+// serve runs the webhook until the context ends, and then drains it.
+func serve(ctx context.Context, log logr.Logger, o *options) error {
+	certificate := &certificate{dir: o.certDir, log: log.WithName("certificate")}
+	server := webhook.NewServer(webhook.Options{
+		Host:    o.host,
+		Port:    o.port,
+		TLSOpts: o.tls(certificate),
+	})
+	// No part of the webhook calls the API server, so that it starts and
+	// answers while that is down. Hence a configuration that leads nowhere.
+	mgr, err := ctrl.NewManager(&rest.Config{Host: "https://kubernetes.invalid"}, ctrl.Options{
+		Logger:                 log,
+		WebhookServer:          server,
+		HealthProbeBindAddress: "0", // served by ours, which says why
+		Metrics: metricsserver.Options{
+			BindAddress:   o.metricsAddress,
+			SecureServing: true,
+			TLSOpts:       o.tls(certificate),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	drain := &drain{}
+	admission.Register(drain.wrap(mgr.GetWebhookServer()))
+	health := newHealth(o.healthAddress, drain.ready, certificate.ready, server.StartedChecker())
+	for _, runnable := range []manager.Runnable{certificate, health} {
+		if err := mgr.Add(runnable); err != nil {
+			return err
+		}
+	}
+
+	log.Info("starting", "version", version(), "webhook", fmt.Sprintf("%s:%d", o.host, o.port), "health", o.healthAddress, "metrics", o.metricsAddress)
+	running, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func() {
+		<-ctx.Done()
+		log.Info("shutting down: no longer ready", "delay", o.shutdownDelay.String())
+		drain.begin()
+		time.AfterFunc(o.shutdownDelay, stop)
+	}()
+	return mgr.Start(running)
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+)
+
+// options are what the command line can say.
+type options struct {
+	host, certDir                 string
+	port                          int
+	healthAddress, metricsAddress string
+	http2                         bool
+	shutdownDelay                 time.Duration
+	logFormat, logLevel           string
+}
+
+const usage = `Serves the admission rules of hostformat: it trims host images, refuses formats
+that are not CloudInit or Ignition, refuses an undeclared image on a host that
+is known to run Ignition, and keeps the frozen pair of an operation as it is.
+
+It calls no API and needs no permission. The API server reaches it over TLS
+with tls.crt and tls.key of --cert-dir; both are read again when they change,
+and waited for while they are missing.
+
+Usage:
+  webhook [flags]
+
+Flags:
+`
+
+// parse reads the command line. It returns pflag.ErrHelp, and neither options
+// nor an error, once it has printed what was asked for.
+func parse(args []string, stdout io.Writer) (*options, error) {
+	o := &options{}
+	flags := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
+	flags.SetOutput(stdout)
+	flags.SortFlags = false
+	flags.Usage = func() { fmt.Fprint(stdout, usage+flags.FlagUsagesWrapped(100)) }
+	flags.StringVar(&o.certDir, "cert-dir", "/etc/hostformat/tls", "`folder` with tls.crt and tls.key")
+	flags.StringVar(&o.host, "host", "", "`address` to serve the webhook on; empty for all")
+	flags.IntVar(&o.port, "port", 9443, "`port` to serve the webhook on")
+	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` for /healthz and /readyz, without TLS")
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "`address` for /metrics, with TLS; 0 for none")
+	flags.BoolVar(&o.http2, "enable-http2", false, "offer HTTP/2; off because a client can exhaust an HTTP/2 server by resetting streams")
+	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second, "how long to go on serving, unready, after a signal to stop, so that clients find another replica first")
+	flags.StringVar(&o.logFormat, "log-format", "json", "json or text")
+	flags.StringVar(&o.logLevel, "log-level", "info", "info or debug")
+	showVersion := flags.Bool("version", false, "print the version and exit")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if *showVersion {
+		fmt.Fprintln(stdout, version())
+		return nil, nil
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return o, o.validate()
+}
+
+func (o *options) validate() error {
+	if o.port < 1 || o.port > 65535 {
+		return fmt.Errorf("--port must be between 1 and 65535, got %d", o.port)
+	}
+	if o.shutdownDelay < 0 {
+		return fmt.Errorf("--shutdown-delay may not be negative, got %s", o.shutdownDelay)
+	}
+	addresses := map[string]string{"--health-probe-bind-address": o.healthAddress}
+	if o.metricsAddress != "0" {
+		addresses["--metrics-bind-address"] = o.metricsAddress
+	}
+	for name, address := range addresses {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return fmt.Errorf("%s must be HOST:PORT or :PORT, got %q", name, address)
+		}
+	}
+	for name, choice := range map[string]struct {
+		value string
+		legal []string
+	}{
+		"--log-format": {o.logFormat, []string{"json", "text"}},
+		"--log-level":  {o.logLevel, []string{"info", "debug"}},
+	} {
+		if !slices.Contains(choice.legal, choice.value) {
+			return fmt.Errorf("%s must be %s, got %q", name, strings.Join(choice.legal, " or "), choice.value)
+		}
+	}
+	return nil
+}
+
+// logger writes to standard error, one line a record.
+func (o *options) logger(w io.Writer) logr.Logger {
+	handler := &slog.HandlerOptions{}
+	if o.logLevel == "debug" {
+		handler.Level = slog.Level(-5) // the level at which controller-runtime logs every call
+	}
+	if o.logFormat == "text" {
+		return logr.FromSlogHandler(slog.NewTextHandler(w, handler))
+	}
+	return logr.FromSlogHandler(slog.NewJSONHandler(w, handler))
+}
+
+// tls returns the settings of a TLS server: nothing below TLS 1.2, nothing
+// without forward secrecy and authenticated encryption.
+func (o *options) tls(certificate *certificate) []func(*tls.Config) {
+	return []func(*tls.Config){func(c *tls.Config) {
+		c.GetCertificate = certificate.get
+		c.MinVersion = tls.VersionTLS12
+		c.CipherSuites = []uint16{ // of TLS 1.2; those of 1.3 are all of this kind
+			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+			tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+			tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+			tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+			tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+		}
+		c.NextProtos = []string{"http/1.1"}
+		if o.http2 {
+			c.NextProtos = []string{"h2", "http/1.1"}
+		}
+	}}
+}
+
+// version is what the Go toolchain recorded of this build.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	for _, setting := range info.Settings {
+		if setting.Key == "vcs.revision" {
+			v += " " + setting.Value
+		}
+	}
+	return v
+}
