@@ -111,10 +111,11 @@ type MachineOperationStatus struct {
 }
 
 // OperationTarget is the snapshot of one Machine in an operation. The rule
-// holds the frozen pair while no webhook runs; a target that is removed from
-// the list can only be caught by the webhook.
+// below keeps its pair while no webhook runs: first the format, then the image,
+// each named once by a list of one to stay within the cost that CEL may have.
+// A target that is removed from the list can only be caught by the webhook.
 //
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.input) || ((!has(oldSelf.input.hostImage) || oldSelf.input.hostImage.trim() == ” || (has(self.input) && has(self.input.hostImage) && self.input.hostImage.trim() == oldSelf.input.hostImage.trim())) && (!has(oldSelf.input.provisioningFormat) || (has(self.input) && has(self.input.provisioningFormat) && self.input.provisioningFormat == oldSelf.input.provisioningFormat && ((has(oldSelf.input.hostImage) && oldSelf.input.hostImage.trim() != ”) || !has(self.input.hostImage) || self.input.hostImage.trim() == ”))))",message="input.hostImage and input.provisioningFormat are immutable once set"
+// +kubebuilder:validation:XValidation:rule=`(!has(oldSelf.input) || !has(oldSelf.input.provisioningFormat) || (has(self.input) && has(self.input.provisioningFormat) && self.input.provisioningFormat == oldSelf.input.provisioningFormat)) && [has(oldSelf.input) && has(oldSelf.input.hostImage) ? oldSelf.input.hostImage : ""].all(was, (was.trim() == "" && !(has(oldSelf.input) && has(oldSelf.input.provisioningFormat))) || [has(self.input) && has(self.input.hostImage) ? self.input.hostImage : ""].all(now, now == was || now == was.trim()))`,message="input.hostImage and input.provisioningFormat are immutable once set"
 type OperationTarget struct {
 	// MachineRef names the Machine.
 	MachineRef string `json:"machineRef"`

@@ -1,0 +1,154 @@
+// Package local runs the webhook as its own process beside a real etcd and
+// kube-apiserver on this machine, with the manifests that clusters get. make
+// dev, make demo and the end-to-end tests all stand on it.
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"unbounded-cloud.io/hostformat/certs"
+)
+
+// Options say what a cluster is made of.
+type Options struct {
+	// CRDs is the folder of CRDs to install; empty for those of this project.
+	CRDs string
+	// Log takes what is being done, one line each, and what the webhook logs.
+	Log io.Writer
+}
+
+// Cluster is a running control plane with the webhook installed.
+type Cluster struct {
+	// Config reaches the API server as a cluster administrator.
+	Config *rest.Config
+	// Kubeconfig is a file that does the same for kubectl.
+	Kubeconfig string
+	// Root is the folder of this module.
+	Root string
+
+	dir     string // temporary, of this cluster
+	log     io.Writer
+	env     *envtest.Environment
+	ca      *certs.CA
+	webhook *process
+}
+
+// Start brings up a control plane from KUBEBUILDER_ASSETS, installs CRDs and
+// webhook configurations, and starts the webhook. It returns once writes are
+// trimmed and judged. Whatever it started is stopped again if it fails.
+func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
+	c := &Cluster{log: o.Log, env: &envtest.Environment{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Stop())
+		}
+	}()
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		return nil, errors.New("KUBEBUILDER_ASSETS is not set: run this through make, which finds or builds a local control plane")
+	}
+	if c.Root, err = moduleRoot(ctx); err != nil {
+		return nil, err
+	}
+	if c.dir, err = os.MkdirTemp("", "hostformat-"); err != nil {
+		return nil, err
+	}
+	c.say("starting etcd and kube-apiserver")
+	if c.Config, err = c.env.Start(); err != nil {
+		return nil, err
+	}
+	if err := c.writeKubeconfig(); err != nil {
+		return nil, err
+	}
+	if o.CRDs == "" {
+		o.CRDs = filepath.Join(c.Root, "manifests", "crds")
+	}
+	c.say("installing the CRDs in %s", o.CRDs)
+	if err := c.InstallCRDs(ctx, o.CRDs); err != nil {
+		return nil, err
+	}
+	c.say("building and starting the webhook")
+	if err := c.buildWebhook(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.StartWebhook(ctx); err != nil {
+		return nil, err
+	}
+	c.say("installing manifests/webhook.yaml")
+	return c, c.InstallWebhook(ctx)
+}
+
+// Stop ends the webhook, then the control plane, and removes their files.
+func (c *Cluster) Stop() error {
+	errs := []error{c.StopWebhook(), c.env.Stop()}
+	if c.dir != "" {
+		errs = append(errs, os.RemoveAll(c.dir))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) say(format string, args ...any) {
+	fmt.Fprintf(c.log, "local cluster: "+format+"\n", args...)
+}
+
+// InstallCRDs applies a folder of CRDs and waits until the API server serves
+// their kinds.
+func (c *Cluster) InstallCRDs(ctx context.Context, dir string) error {
+	if out, err := c.Kubectl(ctx, nil, "apply", "--server-side", "-f", dir); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	if out, err := c.Kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "-f", dir); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// Command prepares a kubectl of this cluster.
+func (c *Cluster) Command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig)
+	return cmd
+}
+
+// Kubectl runs kubectl and returns all that it prints, trimmed.
+func (c *Cluster) Kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
+	cmd := c.Command(ctx, args...)
+	cmd.Stdin = bytes.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+func (c *Cluster) writeKubeconfig() error {
+	user, err := c.env.AddUser(envtest.User{Name: "hostformat-admin", Groups: []string{"system:masters"}}, nil)
+	if err != nil {
+		return err
+	}
+	content, err := user.KubeConfig()
+	if err != nil {
+		return err
+	}
+	c.Kubeconfig = filepath.Join(c.dir, "kubeconfig")
+	return os.WriteFile(c.Kubeconfig, content, 0o600)
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "unbounded-cloud.io/hostformat").Output()
+	if err != nil {
+		return "", fmt.Errorf("this runs from a checkout of hostformat: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// pollInterval is how often a state is looked at that is waited for.
+const pollInterval = 100 * time.Millisecond

@@ -1,0 +1,190 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/yaml"
+
+	"unbounded-cloud.io/hostformat/certs"
+)
+
+const loopback = "127.0.0.1"
+
+// process is a running webhook.
+type process struct {
+	cmd          *exec.Cmd
+	port, health int
+	done         chan struct{}
+	err          error // valid once done is closed
+}
+
+func (c *Cluster) buildWebhook(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(c.dir, "webhook"), "./cmd/webhook")
+	cmd.Dir = c.Root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the webhook: %w: %s", err, out)
+	}
+	return nil
+}
+
+// StartWebhook starts the webhook, on the same port each time, and waits until
+// it is ready.
+func (c *Cluster) StartWebhook(ctx context.Context) error {
+	if err := c.mintCertificate(); err != nil {
+		return err
+	}
+	p := &process{done: make(chan struct{})}
+	if c.webhook != nil {
+		p.port, p.health = c.webhook.port, c.webhook.health
+	} else {
+		var err error
+		if p.port, p.health, err = freePorts(); err != nil {
+			return err
+		}
+	}
+	p.cmd = exec.Command(filepath.Join(c.dir, "webhook"),
+		"--cert-dir", c.dir, "--host", loopback, "--port", strconv.Itoa(p.port),
+		"--health-probe-bind-address", net.JoinHostPort(loopback, strconv.Itoa(p.health)),
+		"--metrics-bind-address", "0", "--shutdown-delay", "0s", "--log-format", "text")
+	p.cmd.Stdout, p.cmd.Stderr = c.log, c.log
+	// Ctrl-C reaches every process of a terminal; this one is stopped by us, in
+	// its turn.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	c.webhook = p
+	return c.waitUntilReady(ctx, p)
+}
+
+func (c *Cluster) waitUntilReady(ctx context.Context, p *process) error {
+	url := "http://" + net.JoinHostPort(loopback, strconv.Itoa(p.health)) + "/readyz"
+	last := errors.New("no answer yet")
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Minute, true, func(ctx context.Context) (bool, error) {
+		select {
+		case <-p.done:
+			return false, fmt.Errorf("it ended: %w", p.err)
+		default:
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return false, err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			last = err
+			return false, nil
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		last = errors.New(string(body))
+		return response.StatusCode == http.StatusOK, nil
+	})
+	if err != nil {
+		return fmt.Errorf("the webhook does not become ready: %w (%w)", err, last)
+	}
+	return nil
+}
+
+// StopWebhook ends the webhook gracefully, if it runs.
+func (c *Cluster) StopWebhook() error { return c.endWebhook(syscall.SIGTERM) }
+
+// KillWebhook ends the webhook as a crash does, if it runs.
+func (c *Cluster) KillWebhook() error { return c.endWebhook(syscall.SIGKILL) }
+
+func (c *Cluster) endWebhook(signal syscall.Signal) error {
+	if c.webhook == nil {
+		return nil
+	}
+	select {
+	case <-c.webhook.done:
+		return nil
+	default:
+	}
+	if err := c.webhook.cmd.Process.Signal(signal); err != nil {
+		return err
+	}
+	<-c.webhook.done
+	if signal == syscall.SIGTERM {
+		return c.webhook.err
+	}
+	return nil
+}
+
+// Done is closed when the webhook has ended, for whatever reason.
+func (c *Cluster) Done() <-chan struct{} { return c.webhook.done }
+
+func (c *Cluster) mintCertificate() (err error) {
+	if c.ca == nil {
+		if c.ca, err = certs.NewCA(); err != nil {
+			return err
+		}
+	}
+	return c.ca.IssueTo(c.dir, 24*time.Hour, append(certs.DNSNames(), loopback)...)
+}
+
+// ClientConfig leads the API server to the process at a path.
+func (c *Cluster) ClientConfig(path string) admissionregistrationv1.WebhookClientConfig {
+	url := fmt.Sprintf("https://%s:%d%s", loopback, c.webhook.port, path)
+	return admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: c.ca.PEM}
+}
+
+// WebhookConfigurations returns what manifests/webhook.yaml ships, with nothing
+// changed but the client configuration.
+func (c *Cluster) WebhookConfigurations() (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	text, err := os.ReadFile(filepath.Join(c.Root, "manifests", "webhook.yaml"))
+	if err != nil {
+		return nil, nil, err
+	}
+	documents := strings.Split(string(text), "\n---\n")
+	if len(documents) != 2 {
+		return nil, nil, fmt.Errorf("manifests/webhook.yaml holds %d documents, want 2", len(documents))
+	}
+	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	if err := yaml.UnmarshalStrict([]byte(documents[0]), mutating); err != nil {
+		return nil, nil, err
+	}
+	if err := yaml.UnmarshalStrict([]byte(documents[1]), validating); err != nil {
+		return nil, nil, err
+	}
+	for i := range mutating.Webhooks {
+		w := &mutating.Webhooks[i]
+		w.ClientConfig = c.ClientConfig(*w.ClientConfig.Service.Path)
+	}
+	for i := range validating.Webhooks {
+		w := &validating.Webhooks[i]
+		w.ClientConfig = c.ClientConfig(*w.ClientConfig.Service.Path)
+	}
+	return mutating, validating, nil
+}
+
+func freePorts() (a, b int, err error) {
+	// Both are held at once, so that they differ.
+	var listeners [2]net.Listener
+	for i := range listeners {
+		if listeners[i], err = net.Listen("tcp", net.JoinHostPort(loopback, "0")); err != nil {
+			return 0, 0, err
+		}
+		defer listeners[i].Close()
+	}
+	return listeners[0].Addr().(*net.TCPAddr).Port, listeners[1].Addr().(*net.TCPAddr).Port, nil
+}
