@@ -14,7 +14,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Format",type=string,JSONPath=`.spec.template.host.provisioningFormat`
 // +kubebuilder:printcolumn:name="Deployed",type=boolean,JSONPath=`.status.deployed`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.deployed) || !oldSelf.status.deployed || (has(self.spec) == has(oldSelf.spec) && (!has(self.spec) || self.spec == oldSelf.spec))",message="spec is immutable once status.deployed is true; create the next version instead"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.deployed) || !oldSelf.status.deployed || (has(self.spec) == has(oldSelf.spec) && (!has(self.spec) || self.spec == oldSelf.spec))",fieldPath=".spec",reason=FieldValueForbidden,message="spec is immutable once status.deployed is true; create the next version instead"
 type MachineConfigurationVersion struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -115,7 +115,7 @@ type MachineOperationStatus struct {
 // each named once by a list of one to stay within the cost that CEL may have.
 // A target that is removed from the list can only be caught by the webhook.
 //
-// +kubebuilder:validation:XValidation:rule=`(!has(oldSelf.input) || !has(oldSelf.input.provisioningFormat) || (has(self.input) && has(self.input.provisioningFormat) && self.input.provisioningFormat == oldSelf.input.provisioningFormat)) && [has(oldSelf.input) && has(oldSelf.input.hostImage) ? oldSelf.input.hostImage : ""].all(was, (was.trim() == "" && !(has(oldSelf.input) && has(oldSelf.input.provisioningFormat))) || [has(self.input) && has(self.input.hostImage) ? self.input.hostImage : ""].all(now, now == was || now == was.trim()))`,message="input.hostImage and input.provisioningFormat are immutable once set"
+// +kubebuilder:validation:XValidation:rule=`(!has(oldSelf.input) || !has(oldSelf.input.provisioningFormat) || (has(self.input) && has(self.input.provisioningFormat) && self.input.provisioningFormat == oldSelf.input.provisioningFormat)) && [has(oldSelf.input) && has(oldSelf.input.hostImage) ? oldSelf.input.hostImage : ""].all(was, (was.trim() == "" && !(has(oldSelf.input) && has(oldSelf.input.provisioningFormat))) || [has(self.input) && has(self.input.hostImage) ? self.input.hostImage : ""].all(now, now == was || now == was.trim()))`,fieldPath=".input",reason=FieldValueForbidden,message="input.hostImage and input.provisioningFormat are immutable once set; a client that drops one of them is older than the field: upgrade it"
 type OperationTarget struct {
 	// MachineRef names the Machine.
 	MachineRef string `json:"machineRef"`

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
@@ -48,7 +49,9 @@ func (c *Cluster) RemoveWebhook(ctx context.Context) error {
 // waitForGuard waits until the API server has heard of a change to the webhook
 // configurations, which it does a moment after it is stored.
 func (c *Cluster) waitForGuard(ctx context.Context, wanted bool) error {
-	client, err := dynamic.NewForConfig(c.Config)
+	config := rest.CopyConfig(c.Config)
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return err
 	}

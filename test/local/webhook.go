@@ -32,6 +32,15 @@ type process struct {
 	err          error // valid once done is closed
 }
 
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
 func (c *Cluster) buildWebhook(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(c.dir, "webhook"), "./cmd/webhook")
 	cmd.Dir = c.Root
@@ -41,9 +50,12 @@ func (c *Cluster) buildWebhook(ctx context.Context) error {
 	return nil
 }
 
-// StartWebhook starts the webhook, on the same port each time, and waits until
-// it is ready.
+// StartWebhook starts the webhook unless it runs, on the same port each time,
+// and waits until it is ready.
 func (c *Cluster) StartWebhook(ctx context.Context) error {
+	if c.webhook != nil && !c.webhook.ended() {
+		return nil
+	}
 	if err := c.mintCertificate(); err != nil {
 		return err
 	}
@@ -79,10 +91,8 @@ func (c *Cluster) waitUntilReady(ctx context.Context, p *process) error {
 	url := "http://" + net.JoinHostPort(loopback, strconv.Itoa(p.health)) + "/readyz"
 	last := errors.New("no answer yet")
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Minute, true, func(ctx context.Context) (bool, error) {
-		select {
-		case <-p.done:
+		if p.ended() {
 			return false, fmt.Errorf("it ended: %w", p.err)
-		default:
 		}
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
@@ -111,13 +121,8 @@ func (c *Cluster) StopWebhook() error { return c.endWebhook(syscall.SIGTERM) }
 func (c *Cluster) KillWebhook() error { return c.endWebhook(syscall.SIGKILL) }
 
 func (c *Cluster) endWebhook(signal syscall.Signal) error {
-	if c.webhook == nil {
+	if c.webhook == nil || c.webhook.ended() {
 		return nil
-	}
-	select {
-	case <-c.webhook.done:
-		return nil
-	default:
 	}
 	if err := c.webhook.cmd.Process.Signal(signal); err != nil {
 		return err

@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// With the webhook gone, what travels to it fails closed, everything else goes
+// on, and all heals when it is back.
+func TestOutage(t *testing.T) {
+	c := newClient(t, ours)
+	machine, operation := uniqueName(), uniqueName()
+	store(t, c, "machines", object(t, "machines", machine, "spec: {host: {image: img-a, provisioningFormat: CloudInit}}"))
+	store(t, c, "machineoperations", object(t, "machineoperations", operation, "{"+replace1+", "+pair+"}"))
+
+	require.NoError(t, ours.KillWebhook())
+	t.Cleanup(func() { require.NoError(t, ours.StartWebhook(context.Background())) })
+
+	patch := func(resource, name, body string, subresources ...string) error {
+		_, err := c.of(resource).Patch(t.Context(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)
+		return err
+	}
+	t.Run("status reports on Machines go on, guarded by the enum", func(t *testing.T) {
+		require.NoError(t, patch("machines", machine, `{"status":{"observedProvisioningFormat":"Ignition"}}`, "status"))
+		require.ErrorContains(t, patch("machines", machine, `{"status":{"observedProvisioningFormat":"ignition"}}`, "status"), `supported values: "CloudInit", "Ignition"`)
+	})
+	t.Run("other API groups go on", func(t *testing.T) {
+		for _, manifest := range []string{
+			"{apiVersion: v1, kind: Namespace, metadata: {name: outage}}",
+			"{apiVersion: v1, kind: Secret, metadata: {name: outage, namespace: default}}",
+			"{apiVersion: v1, kind: Node, metadata: {name: outage}}",
+			"{apiVersion: v1, kind: Pod, metadata: {name: outage, namespace: default}, spec: {automountServiceAccountToken: false, containers: [{name: a, image: b}]}}",
+			"{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: outage, namespace: default}}",
+			"{apiVersion: apps/v1, kind: Deployment, metadata: {name: outage, namespace: default}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: b}]}}}}",
+		} {
+			out, err := ours.Kubectl(t.Context(), []byte(manifest), "apply", "-f", "-")
+			require.NoError(t, err, out)
+		}
+	})
+	t.Run("what travels to the webhook fails closed", func(t *testing.T) {
+		for _, test := range []struct{ webhook, resource, name, body, sub string }{
+			{"machines.mutate", "machines", machine, `{"spec":{"host":{"image":"img-b"}}}`, ""},
+			{"machines.mutate", "machines", machine, `{"metadata":{"labels":{"a":"b"}}}`, ""},
+			{"machineoperations.validate", "machineoperations", operation, `{"spec":{"machineRef":"worker-9"}}`, ""},
+			{"machineoperations-status.mutate", "machineoperations", operation, `{"status":{"targets":[]}}`, "status"},
+		} {
+			var subresources []string
+			if test.sub != "" {
+				subresources = []string{test.sub}
+			}
+			err := patch(test.resource, test.name, test.body, subresources...)
+			require.True(t, apierrors.IsInternalError(err), "%v", err)
+			require.ErrorContains(t, err, `failed calling webhook "`+test.webhook+`.hostformat.unbounded-cloud.io"`)
+			require.ErrorContains(t, err, "connection refused")
+		}
+		for resource, text := range map[string]string{
+			"machines": "{}", "machineconfigurations": "{}", "machineconfigurationversions": "spec: {version: 1}", "machineoperations": replace1,
+		} {
+			_, err := c.of(resource).Create(t.Context(), object(t, resource, uniqueName(), text), metav1.CreateOptions{})
+			require.ErrorContains(t, err, "failed calling webhook")
+		}
+	})
+	t.Run("deletion is free", func(t *testing.T) {
+		require.NoError(t, c.of("machineoperations").Delete(t.Context(), operation, metav1.DeleteOptions{}))
+	})
+
+	require.NoError(t, ours.StartWebhook(t.Context()))
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		assert.NoError(collect, patch("machines", machine, `{"spec":{"host":{"image":" img-c "}}}`))
+	}, 20*time.Second, 100*time.Millisecond)
+	require.Equal(t, map[string]any{"image": "img-c", "provisioningFormat": "CloudInit"}, get(t, c, "machines", machine).Object["spec"].(map[string]any)["host"])
+	require.ErrorContains(t, patch("machines", machine, `{"spec":{"host":{"provisioningFormat":null}}}`), "must be declared", "the report that came meanwhile counts")
+}
+
+// What the CRD can say, it says while no webhook is installed, and no more
+// than the webhook would.
+func TestRulesOfTheCRDs(t *testing.T) {
+	c := newClient(t, ours)
+	require.NoError(t, ours.RemoveWebhook(t.Context()))
+	t.Cleanup(func() { require.NoError(t, ours.InstallWebhook(context.Background())) })
+
+	status := func(stored, now string) error {
+		name := uniqueName()
+		store(t, c, "machineoperations", object(t, "machineoperations", name, "{"+replace1+", status: {targets: ["+stored+"]}}"))
+		u := get(t, c, "machineoperations", name)
+		u.Object["status"] = object(t, "machineoperations", name, "status: {targets: ["+now+"]}").Object["status"]
+		_, err := c.of("machineoperations").UpdateStatus(t.Context(), u, metav1.UpdateOptions{})
+		return err
+	}
+	const frozenPair = "{machineRef: a, input: {hostImage: img-a, provisioningFormat: CloudInit}}"
+	for name, test := range map[string]struct {
+		stored, now string
+		denied      bool
+	}{
+		"phase only":                     {frozenPair, "{machineRef: a, phase: Failed, input: {hostImage: img-a, provisioningFormat: CloudInit}}", false},
+		"order":                          {frozenPair + ", {machineRef: b}", "{machineRef: b}, " + frozenPair, false},
+		"image":                          {frozenPair, "{machineRef: a, input: {hostImage: img-b, provisioningFormat: CloudInit}}", true},
+		"format":                         {frozenPair, "{machineRef: a, input: {hostImage: img-a, provisioningFormat: Ignition}}", true},
+		"image gone":                     {frozenPair, "{machineRef: a, input: {provisioningFormat: CloudInit}}", true},
+		"image blank":                    {frozenPair, "{machineRef: a, input: {hostImage: ' ', provisioningFormat: CloudInit}}", true},
+		"format gone":                    {frozenPair, "{machineRef: a, input: {hostImage: img-a}}", true},
+		"input gone":                     {frozenPair, "{machineRef: a}", true},
+		"kept image replaced":            {"{machineRef: a, input: {provisioningFormat: CloudInit}}", frozenPair, true},
+		"kept image written as empty":    {"{machineRef: a, input: {provisioningFormat: CloudInit}}", "{machineRef: a, input: {hostImage: '', provisioningFormat: CloudInit}}", false},
+		"legacy gains a format":          {"{machineRef: a, input: {hostImage: img-a}}", frozenPair, false},
+		"legacy changes its image":       {"{machineRef: a, input: {hostImage: img-a}}", "{machineRef: a, input: {hostImage: img-b}}", true},
+		"legacy loses its image":         {"{machineRef: a, input: {hostImage: img-a}}", "{machineRef: a}", true},
+		"a blank image was never set":    {"{machineRef: a, input: {hostImage: ' '}}", frozenPair, false},
+		"whitespace comes off":           {"{machineRef: a, input: {hostImage: ' img-a '}}", "{machineRef: a, input: {hostImage: img-a}}", false},
+		"an empty input is filled":       {"{machineRef: a, input: {}}", frozenPair, false},
+		"a target without input is":      {"{machineRef: a}", frozenPair, false},
+		"a target gone is the webhook's": {frozenPair, "{machineRef: b}", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := status(test.stored, test.now)
+			if test.denied {
+				require.ErrorContains(t, err, "input.hostImage and input.provisioningFormat are immutable once set")
+			} else {
+				require.NoError(t, err)
+			}
+		})
+	}
+
+	t.Run("deployed version", func(t *testing.T) {
+		name := uniqueName()
+		store(t, c, "machineconfigurationversions", object(t, "machineconfigurationversions", name, "{spec: {version: 1, template: {host: {image: img-t}}}, status: {deployed: true}}"))
+		for _, body := range []string{`{"spec":{"template":{"host":{"image":"img-u"}}}}`, `{"spec":null}`, `{"spec":{"version":2}}`} {
+			_, err := c.of("machineconfigurationversions").Patch(t.Context(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{})
+			require.ErrorContains(t, err, "spec is immutable once status.deployed is true")
+		}
+		_, err := c.of("machineconfigurationversions").Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	})
+}
