@@ -41,7 +41,7 @@ func (c *certificate) Start(ctx context.Context) error {
 		return true, nil
 	})
 	if err != nil {
-		return nil // asked to stop while waiting
+		return nil //nolint:nilerr // it was asked to stop while waiting
 	}
 	c.log.Info("loaded", "folder", c.dir)
 	return c.watcher.Load().Start(ctx)

@@ -139,11 +139,10 @@ func version() string {
 	if !ok {
 		return "unknown"
 	}
-	v := info.Main.Version
 	for _, setting := range info.Settings {
 		if setting.Key == "vcs.revision" {
-			v += " " + setting.Value
+			return info.Main.Version + " " + setting.Value
 		}
 	}
-	return v
+	return info.Main.Version
 }

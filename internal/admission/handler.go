@@ -9,7 +9,6 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -137,7 +136,7 @@ type handler struct {
 // update, and subresources without a guard, are none of our business; another
 // kind means that the webhook configuration is wrong, and is refused.
 func (h handler) Handle(ctx context.Context, req admission.Request) admission.Response {
-	subresources, ours := guards[metav1.GroupVersionKind(req.Kind)]
+	subresources, ours := guards[req.Kind]
 	if !ours {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf(
 			"hostformat does not guard kind %s of %s/%s; correct the rules of the webhook configuration", req.Kind.Kind, req.Kind.Group, req.Kind.Version))

@@ -34,17 +34,13 @@ func (n *node[T]) UnmarshalJSON(data []byte) error {
 
 // shown is what messages show of a node, cut where it is long.
 func (n node[T]) shown() any {
-	switch text := resolve.Excerpt(n.wrong); {
-	case text == "":
-		if s, ok := any(n.V).(string); ok {
-			return resolve.Excerpt(s)
-		}
-		return n.V
-	case text == n.wrong:
-		return stdjson.RawMessage(text) // as it was written, without further quotes
-	default:
+	if s, ok := any(n.V).(string); ok && n.wrong == "" {
+		return resolve.Excerpt(s)
+	}
+	if text := resolve.Excerpt(n.wrong); text != n.wrong {
 		return text
 	}
+	return stdjson.RawMessage(n.wrong) // as it was written, without further quotes
 }
 
 // shape reports a node that has another JSON type than wanted says ("an

@@ -50,7 +50,7 @@ func FormatFault(format string) string {
 	}, format)
 	for _, legal := range v1alpha3.ProvisioningFormats {
 		if letters == strings.ToLower(string(legal)) {
-			fault += fmt.Sprintf("; did you mean %q?", legal)
+			return fmt.Sprintf("%s; did you mean %q?", fault, legal)
 		}
 	}
 	return fault

@@ -75,12 +75,13 @@ func compile(ctx context.Context, name, pkg, ldflags, output string) error {
 	}()
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
-	compiled, last := 0, ""
+	compiled, last := 0, "" // the last line says what went wrong
 	for open := true; open; {
+		var line string
 		select {
-		case last, open = <-lines:
+		case line, open = <-lines:
 			if open {
-				compiled++
+				compiled, last = compiled+1, line
 			}
 		case <-tick.C:
 			say("%s: %d packages compiled, %d in all, %s", name, compiled, total, time.Since(start).Round(time.Second))

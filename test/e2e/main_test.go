@@ -42,7 +42,11 @@ func runTests(ctx context.Context, m *testing.M) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer (*cluster).Stop()
+		defer func() {
+			if err := (*cluster).Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}()
 	}
 	return m.Run()
 }

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"unbounded-cloud.io/hostformat/test/local"
 )
@@ -58,7 +57,7 @@ var methods = []method{
 		return a.patch(t, types.JSONPatchType, a.jsonPatch(t), metav1.PatchOptions{})
 	}},
 	{name: "client-go server-side apply", creates: true, updates: true, prepare: prepareServerSide, write: func(t *testing.T, a attempt) answer {
-		return a.patch(t, types.ApplyYAMLPatchType, encode(t, a.want.Object), metav1.PatchOptions{FieldManager: manager, Force: ptr.To(true)})
+		return a.patch(t, types.ApplyYAMLPatchType, encode(t, a.want.Object), metav1.PatchOptions{FieldManager: manager, Force: new(true)})
 	}},
 	{name: "kubectl create", creates: true, write: func(t *testing.T, a attempt) answer {
 		return a.kubectl(t, encode(t, a.want.Object), "create", "-f", "-")

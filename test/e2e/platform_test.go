@@ -256,7 +256,7 @@ func serveMutator(t *testing.T, patch string) admissionregistrationv1.WebhookCli
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	return admissionregistrationv1.WebhookClientConfig{URL: ptr.To(server.URL), CABundle: ca.PEM}
+	return admissionregistrationv1.WebhookClientConfig{URL: &server.URL, CABundle: ca.PEM}
 }
 
 // Applying our configurations again changes nothing, so that GitOps tools see

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"unbounded-cloud.io/hostformat/certs"
+	"unbounded-cloud.io/hostformat/internal/admission"
+)
+
+const patience, interval = 20 * time.Second, 20 * time.Millisecond
+
+func TestCommandLine(t *testing.T) {
+	for name, test := range map[string]struct {
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		"help":            {[]string{"--help"}, 0, "--shutdown-delay duration", ""},
+		"version":         {[]string{"--version"}, 0, "\n", ""},
+		"unknown flag":    {[]string{"--foo"}, 2, "", "webhook: unknown flag: --foo; see webhook --help\n"},
+		"argument":        {[]string{"x"}, 2, "", `unexpected argument "x"`},
+		"port":            {[]string{"--port=70000"}, 2, "", "--port must be between 1 and 65535, got 70000"},
+		"delay":           {[]string{"--shutdown-delay=-1s"}, 2, "", "--shutdown-delay may not be negative"},
+		"health address":  {[]string{"--health-probe-bind-address=8081"}, 2, "", `--health-probe-bind-address must be HOST:PORT or :PORT, got "8081"`},
+		"metrics address": {[]string{"--metrics-bind-address=x"}, 2, "", "--metrics-bind-address must be"},
+		"log format":      {[]string{"--log-format=xml"}, 2, "", `--log-format must be json or text, got "xml"`},
+		"log level":       {[]string{"--log-level=loud"}, 2, "", `--log-level must be info or debug, got "loud"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			require.Equal(t, test.code, run(t.Context(), test.args, &stdout, &stderr))
+			require.Contains(t, stdout.String(), test.stdout)
+			require.Contains(t, stderr.String(), test.stderr)
+			if test.code != 0 {
+				require.Equal(t, 1, strings.Count(stderr.String(), "\n"), "one clear line")
+			}
+		})
+	}
+}
+
+func TestAddressInUse(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	var stderr output
+	require.Equal(t, 1, run(t.Context(), []string{"--cert-dir", t.TempDir(), "--metrics-bind-address=0",
+		"--port", fmt.Sprint(freePort(t)), "--health-probe-bind-address", listener.Addr().String()}, io.Discard, &stderr))
+	require.Contains(t, stderr.String(), "webhook: listen tcp "+listener.Addr().String()+": bind: address already in use")
+}
+
+// server is a running webhook.
+type server struct {
+	dir                   string
+	ca                    *certs.CA
+	port, health, metrics int
+	stop                  context.CancelFunc
+	exit                  chan int
+	stderr                output
+}
+
+func start(t *testing.T, args ...string) *server {
+	t.Helper()
+	ca, err := certs.NewCA()
+	require.NoError(t, err)
+	s := &server{dir: t.TempDir(), ca: ca, port: freePort(t), health: freePort(t), metrics: freePort(t), exit: make(chan int, 1)}
+	ctx, stop := context.WithCancel(t.Context())
+	s.stop = stop
+	args = append([]string{"--cert-dir", s.dir, "--host=127.0.0.1", "--shutdown-delay=0s", "--log-format=text",
+		"--port", fmt.Sprint(s.port), "--health-probe-bind-address", s.address(s.health), "--metrics-bind-address", s.address(s.metrics)}, args...)
+	go func() { s.exit <- run(ctx, args, io.Discard, &s.stderr) }()
+	t.Cleanup(func() {
+		stop()
+		if code, open := <-s.exit; open {
+			require.Zero(t, code, s.stderr.String())
+		}
+	})
+	return s
+}
+
+func (s *server) address(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
+func (s *server) issue(t *testing.T) {
+	t.Helper()
+	require.NoError(t, s.ca.IssueTo(s.dir, time.Hour, "127.0.0.1"))
+}
+
+func (s *server) get(path string) (int, string) {
+	response, err := http.Get("http://" + s.address(s.health) + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	return response.StatusCode, string(body)
+}
+
+func (s *server) waitReady(t *testing.T) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		code, body := s.get("/readyz")
+		assert.Equal(c, http.StatusOK, code, body)
+	}, patience, interval)
+}
+
+// dial opens a TLS connection that trusts the CA of the server.
+func (s *server) dial(port int, change func(*tls.Config)) (*tls.Conn, error) {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(s.ca.PEM)
+	config := &tls.Config{RootCAs: roots}
+	if change != nil {
+		change(config)
+	}
+	return tls.Dial("tcp", s.address(port), config)
+}
+
+func (s *server) client() *http.Client {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(s.ca.PEM)
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+}
+
+func (s *server) review(client *http.Client) (*http.Response, error) {
+	body, _ := json.Marshal(map[string]any{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": map[string]any{
+		"uid": "u", "operation": "CREATE", "kind": map[string]string{"group": "unbounded-cloud.io", "version": "v1alpha3", "kind": "Machine"}, "object": map[string]any{}}})
+	return client.Post("https://"+s.address(s.port)+admission.ValidatePath, "application/json", bytes.NewReader(body))
+}
+
+// Ready means that a TLS client gets an answer; alive does not depend on it.
+func TestReadiness(t *testing.T) {
+	s := start(t)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		code, body := s.get("/readyz")
+		assert.Equal(c, http.StatusServiceUnavailable, code)
+		assert.Contains(c, body, "no certificate: open "+s.dir+"/tls.crt: no such file or directory")
+	}, patience, interval)
+	code, _ := s.get("/healthz")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, s.stderr.String(), "waiting for a certificate")
+
+	s.issue(t)
+	s.waitReady(t)
+	response, err := s.review(s.client())
+	require.NoError(t, err)
+	defer response.Body.Close()
+	var review struct{ Response struct{ Allowed bool } }
+	require.NoError(t, json.NewDecoder(response.Body).Decode(&review))
+	require.True(t, review.Response.Allowed)
+}
+
+func TestCertificateIsReadAgain(t *testing.T) {
+	s := start(t)
+	s.issue(t)
+	s.waitReady(t)
+	serial := func() string {
+		conn, err := s.dial(s.port, nil)
+		if err != nil {
+			return err.Error()
+		}
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	before := serial()
+	for range 3 {
+		s.issue(t)
+		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.NotEqual(c, before, serial()) }, patience, interval)
+		before = serial()
+	}
+}
+
+func TestTLS(t *testing.T) {
+	s := start(t)
+	s.issue(t)
+	s.waitReady(t)
+	for name, port := range map[string]int{"webhook": s.port, "metrics": s.metrics} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.dial(port, func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS11, tls.VersionTLS11 })
+			require.ErrorContains(t, err, "protocol version")
+			_, err = s.dial(port, func(c *tls.Config) {
+				c.MaxVersion, c.CipherSuites = tls.VersionTLS12, []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA}
+			})
+			require.ErrorContains(t, err, "handshake failure", "no cipher without authenticated encryption")
+			for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+				conn, err := s.dial(port, func(c *tls.Config) { c.MaxVersion, c.NextProtos = version, []string{"h2", "http/1.1"} })
+				require.NoError(t, err)
+				require.Equal(t, version, conn.ConnectionState().Version)
+				require.Equal(t, "http/1.1", conn.ConnectionState().NegotiatedProtocol)
+				require.NoError(t, conn.Close())
+			}
+		})
+	}
+}
+
+func TestHTTP2WhenAskedFor(t *testing.T) {
+	s := start(t, "--enable-http2")
+	s.issue(t)
+	s.waitReady(t)
+	conn, err := s.dial(s.port, func(c *tls.Config) { c.NextProtos = []string{"h2", "http/1.1"} })
+	require.NoError(t, err)
+	defer conn.Close()
+	require.Equal(t, "h2", conn.ConnectionState().NegotiatedProtocol)
+}
+
+func TestMetrics(t *testing.T) {
+	s := start(t)
+	s.issue(t)
+	s.waitReady(t)
+	response, err := s.review(s.client())
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	response, err = s.client().Get("https://" + s.address(s.metrics) + "/metrics")
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `controller_runtime_webhook_requests_total{code="200",webhook="/validate"} `)
+}
+
+// A signal turns the server unready at once; it goes on answering during the
+// delay, tells clients to go elsewhere, and ends with 0.
+func TestShutdown(t *testing.T) {
+	s := start(t, "--shutdown-delay=2s")
+	s.issue(t)
+	s.waitReady(t)
+	client := s.client()
+	response, err := s.review(client)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.False(t, response.Close)
+
+	s.stop()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		code, body := s.get("/readyz")
+		assert.Equal(c, http.StatusServiceUnavailable, code)
+		assert.Contains(c, body, "shutting down")
+	}, patience, interval)
+	response, err = s.review(client)
+	require.NoError(t, err, "still answered")
+	require.NoError(t, response.Body.Close())
+	require.True(t, response.Close, "and asked to connect anew")
+
+	code := <-s.exit
+	close(s.exit)
+	require.Zero(t, code)
+	_, err = s.dial(s.port, nil)
+	require.ErrorContains(t, err, "refused")
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// output is what a server prints, read while it prints.
+type output struct {
+	sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.Lock()
+	defer o.Unlock()
+	return o.buffer.Write(p)
+}
+
+func (o *output) String() string {
+	o.Lock()
+	defer o.Unlock()
+	return o.buffer.String()
+}

@@ -1,0 +1,133 @@
+// Command demo is a tour of hostformat on a local cluster: it shows each
+// command, what kubectl really prints, and why. It fails if any step does not
+// go as told. See make demo.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"unbounded-cloud.io/hostformat/test/local"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "\ndemo:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer) (err error) {
+	start := time.Now()
+	logFile, err := os.CreateTemp("", "hostformat-demo-*.log")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(logFile.Name())
+	defer logFile.Close()
+
+	fmt.Fprintln(out, "Starting a local cluster with the webhook: some seconds.")
+	cluster, err := local.Start(ctx, local.Options{Log: logFile})
+	if err != nil {
+		log, _ := os.ReadFile(logFile.Name())
+		return fmt.Errorf("%w\n%s", err, log)
+	}
+	defer func() { err = errors.Join(err, cluster.Stop()) }()
+
+	went, failed := 0, 0
+	for _, chapter := range tour {
+		fmt.Fprintf(out, "\n\n%s\n%s\n", chapter.title, strings.Repeat("=", len(chapter.title)))
+		for _, s := range chapter.steps {
+			went++
+			if err := s.take(ctx, cluster, out); err != nil {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				failed++
+				fmt.Fprintf(out, "\n  NOT AS TOLD: %v\n", err)
+			}
+		}
+	}
+	fmt.Fprintln(out)
+	if failed > 0 {
+		return fmt.Errorf("%d of %d steps did not go as told", failed, went)
+	}
+	fmt.Fprintf(out, "All %d steps went as told, in %s. Now try it yourself: make dev\n", went, time.Since(start).Round(time.Second))
+	return nil
+}
+
+// step is one command of the tour.
+type step struct {
+	why     string
+	args    string // of kubectl, as one would type them
+	stdin   string // a manifest, shown as typed
+	refused bool   // it has to fail
+	says    []string
+	not     []string
+}
+
+// take shows the step, runs it, and reports what did not go as told.
+func (s step) take(ctx context.Context, cluster *local.Cluster, out io.Writer) error {
+	fmt.Fprintf(out, "\n# %s\n$ kubectl %s", s.why, s.args)
+	if s.stdin != "" {
+		fmt.Fprintf(out, " <<EOF\n%s\nEOF", strings.TrimSpace(s.stdin))
+	}
+	fmt.Fprintln(out)
+	args, err := words(s.args)
+	if err != nil {
+		return err
+	}
+	cmd := cluster.Command(ctx, args...)
+	cmd.Stdin = strings.NewReader(s.stdin)
+	cmd.Dir = filepath.Dir(cluster.Kubeconfig)
+	output, err := cmd.CombinedOutput()
+	text := strings.TrimSpace(string(output))
+	for line := range strings.Lines(text) {
+		fmt.Fprintf(out, "  %s", line)
+	}
+	fmt.Fprintln(out)
+
+	switch {
+	case s.refused && err == nil:
+		return errors.New("this should have been refused")
+	case !s.refused && err != nil:
+		return fmt.Errorf("this should have succeeded: %w", err)
+	}
+	for _, words := range s.says {
+		if !strings.Contains(text, words) {
+			return fmt.Errorf("the output should say %q", words)
+		}
+	}
+	for _, words := range s.not {
+		if strings.Contains(text, words) {
+			return fmt.Errorf("the output should not say %q", words)
+		}
+	}
+	return nil
+}
+
+// words splits a command line; single quotes hold a word together.
+func words(line string) ([]string, error) {
+	var words []string
+	for i, part := range strings.Split(line, "'") {
+		if i%2 == 1 {
+			words = append(words, part)
+		} else {
+			words = append(words, strings.Fields(part)...)
+		}
+	}
+	if strings.Count(line, "'")%2 == 1 {
+		return nil, fmt.Errorf("a quote is left open: %s", line)
+	}
+	return words, nil
+}
