@@ -24,6 +24,9 @@ const (
 	OperationFailed     OperationPhase = "Failed"
 )
 
+// MaxTargets is the most targets that a MachineOperation holds.
+const MaxTargets = 6000
+
 // MachineOperation is an action on one or more Machines, done once.
 //
 // +kubebuilder:object:root=true

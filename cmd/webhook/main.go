@@ -1,4 +1,5 @@
-// Command webhook serves the admission rules of hostformat.
+// Command webhook serves the admission rules of hostformat, runs its
+// controllers, or does both.
 package main
 
 import (
@@ -13,10 +14,9 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -66,15 +66,22 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 		Port:    o.port,
 		TLSOpts: o.tls(certificate),
 	})
-	// No part of the webhook calls the API server, so that it starts and
-	// answers while that is down. Hence a configuration that leads nowhere.
-	mgr, err := ctrl.NewManager(&rest.Config{Host: "https://kubernetes.invalid"}, ctrl.Options{
-		Logger:                 log,
-		WebhookServer:          server,
-		HealthProbeBindAddress: "0", // served by ours, which says why
+	config, err := o.clientConfig()
+	if err != nil {
+		return err
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Logger:                  log,
+		Scheme:                  scheme(),
+		WebhookServer:           server,
+		LeaderElection:          o.leaderElect,
+		LeaderElectionID:        "hostformat-controllers",
+		LeaderElectionNamespace: o.leaderElectionNamespace,
+		Cache:                   cacheOptions(),
+		HealthProbeBindAddress:  "0", // served by ours, which says why
 		Metrics: metricsserver.Options{
 			BindAddress:   o.metricsAddress,
-			SecureServing: true,
+			SecureServing: o.webhook, // without it there is no certificate
 			TLSOpts:       o.tls(certificate),
 		},
 	})
@@ -82,15 +89,22 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 		return err
 	}
 	drain := &drain{}
-	admission.Register(drain.wrap(mgr.GetWebhookServer()))
-	health := newHealth(o.healthAddress, drain.ready, certificate.ready, server.StartedChecker())
-	for _, runnable := range []manager.Runnable{certificate, health} {
-		if err := mgr.Add(runnable); err != nil {
+	checks := []healthz.Checker{drain.ready}
+	if o.webhook {
+		admission.Register(drain.wrap(mgr.GetWebhookServer()))
+		checks = append(checks, certificate.ready, server.StartedChecker())
+		if err := mgr.Add(certificate); err != nil {
 			return err
 		}
 	}
+	if err := mgr.Add(newHealth(o.healthAddress, checks...)); err != nil {
+		return err
+	}
+	if err := o.addControllers(ctx, mgr); err != nil {
+		return err
+	}
 
-	log.Info("starting", "version", version(), "webhook", fmt.Sprintf("%s:%d", o.host, o.port), "health", o.healthAddress, "metrics", o.metricsAddress)
+	log.Info("starting", "version", version(), "webhook", o.webhook, "controllers", o.enabled())
 	running, stop := context.WithCancel(context.Background())
 	defer stop()
 	go func() {

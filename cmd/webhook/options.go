@@ -23,15 +23,31 @@ type options struct {
 	http2                         bool
 	shutdownDelay                 time.Duration
 	logFormat, logLevel           string
+
+	webhook                 bool
+	controllers             []string
+	kubeconfig              string
+	leaderElect             bool
+	leaderElectionNamespace string
+	concurrency             int
+	userDataTemplate        string
+	simulated               string
 }
 
 const usage = `Serves the admission rules of hostformat: it trims host images, refuses formats
 that are not CloudInit or Ignition, refuses an undeclared image on a host that
 is known to run Ignition, and keeps the frozen pair of an operation as it is.
 
-It calls no API and needs no permission. The API server reaches it over TLS
-with tls.crt and tls.key of --cert-dir; both are read again when they change,
-and waited for while they are missing.
+The webhook calls no API and needs no permission. The API server reaches it over
+TLS with tls.crt and tls.key of --cert-dir; both are read again when they
+change, and waited for while they are missing.
+
+Controllers run only when --controllers names them; run them in a process of
+their own, with --webhook=false:
+
+  hostreplace           carries out HostReplace operations of Machines whose
+                        provider is registered here (Simulated)
+  machineconfiguration  cuts MachineConfigurationVersions; off by default
 
 Usage:
   webhook [flags]
@@ -47,12 +63,20 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 	flags.SetOutput(stdout)
 	flags.SortFlags = false
 	flags.Usage = func() { fmt.Fprint(stdout, usage+flags.FlagUsagesWrapped(100)) }
+	flags.BoolVar(&o.webhook, "webhook", true, "serve the admission rules")
+	flags.StringSliceVar(&o.controllers, "controllers", nil, "controllers to run: * for all that are on by default, foo for the controller foo, -foo for all but it; empty for none")
 	flags.StringVar(&o.certDir, "cert-dir", "/etc/hostformat/tls", "`folder` with tls.crt and tls.key")
 	flags.StringVar(&o.host, "host", "", "`address` to serve the webhook on; empty for all")
 	flags.IntVar(&o.port, "port", 9443, "`port` to serve the webhook on")
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` for /healthz and /readyz, without TLS")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "`address` for /metrics, with TLS; 0 for none")
 	flags.BoolVar(&o.http2, "enable-http2", false, "offer HTTP/2; off because a client can exhaust an HTTP/2 server by resetting streams")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how controllers reach the API server; empty inside a cluster")
+	flags.BoolVar(&o.leaderElect, "leader-elect", false, "run controllers in one process of several; never together with the webhook")
+	flags.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease; empty for that of the pod")
+	flags.IntVar(&o.concurrency, "concurrent-operations", 4, "how many operations are worked on at once")
+	flags.StringVar(&o.userDataTemplate, "user-data-template", "", "`file` with the cloud-config that a replaced host boots with; empty for the built-in one")
+	flags.StringVar(&o.simulated, "simulated-provider", "", "how provider Simulated misbehaves: a list of delay=D, duration=D, fail=N, lose-answer, forget-keys, dir=FOLDER")
 	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second, "how long to go on serving, unready, after a signal to stop, so that clients find another replica first")
 	flags.StringVar(&o.logFormat, "log-format", "json", "json or text")
 	flags.StringVar(&o.logLevel, "log-level", "info", "info or debug")
@@ -76,6 +100,9 @@ func (o *options) validate() error {
 	}
 	if o.shutdownDelay < 0 {
 		return fmt.Errorf("--shutdown-delay may not be negative, got %s", o.shutdownDelay)
+	}
+	if err := o.validateControllers(); err != nil {
+		return err
 	}
 	addresses := map[string]string{"--health-probe-bind-address": o.healthAddress}
 	if o.metricsAddress != "0" {

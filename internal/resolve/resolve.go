@@ -158,3 +158,16 @@ func templateOf(version *v1alpha3.MachineConfigurationVersion) v1alpha3.HostTemp
 	}
 	return *version.Spec.Template.Host
 }
+
+// PairFault says what makes a frozen pair unfit to be delivered; it is empty
+// for one that is fit. A pair is checked again where it is read back: it may
+// have been written past every webhook.
+func PairFault(pair Pair) string {
+	if fault := ImageFault(pair.Image); fault != "" {
+		return fmt.Sprintf("input.hostImage: %q %s", Excerpt(pair.Image), fault)
+	}
+	if fault := FormatFault(string(pair.Format)); fault != "" {
+		return fmt.Sprintf("input.provisioningFormat: unsupported value %q: %s", Excerpt(string(pair.Format)), fault)
+	}
+	return ""
+}

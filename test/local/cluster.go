@@ -78,6 +78,9 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if err := c.InstallCRDs(ctx, o.CRDs); err != nil {
 		return nil, err
 	}
+	if out, err := c.Kubectl(ctx, nil, "create", "namespace", certs.Namespace); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
 	c.say("building and starting the webhook")
 	if err := c.buildWebhook(ctx); err != nil {
 		return nil, err

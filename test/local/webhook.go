@@ -32,6 +32,18 @@ type process struct {
 	err          error // valid once done is closed
 }
 
+// Controllers prepares a process that runs controllers only, against the API
+// server that a kubeconfig names.
+func (c *Cluster) Controllers(kubeconfig, names string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(c.dir, "webhook"), append([]string{
+		"--webhook=false", "--controllers", names, "--kubeconfig", kubeconfig,
+		"--health-probe-bind-address", net.JoinHostPort(loopback, "0"), "--metrics-bind-address", "0",
+		"--shutdown-delay", "0s", "--log-format", "text",
+	}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
+
 func (p *process) ended() bool {
 	select {
 	case <-p.done:

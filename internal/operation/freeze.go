@@ -1,0 +1,115 @@
+package operation
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
+)
+
+// resolved is what an operation is to do to one Machine.
+type resolved struct {
+	machine *v1alpha3.Machine
+	result  resolve.Result
+	version string // that the image comes from, if any
+}
+
+// maxStatusBytes bounds the targets of an operation as they may become. An
+// object holds about 1.5 MB, and a status that no longer fits after a host was
+// replaced would lose the record of it.
+const maxStatusBytes = 1 << 20
+
+// targetHeadroom is what a target grows by while it is worked on: phase, stage,
+// times, the provider's record, and a message of maxMessage bytes.
+const targetHeadroom = 512 + maxMessage
+
+// freeze makes the targets of an operation, each with its whole pair and what
+// pins it. Targets are bounded, so that their status always fits the object.
+func freeze(all []resolved) ([]any, error) {
+	if len(all) > v1alpha3.MaxTargets {
+		return nil, fmt.Errorf("%d Machines match, and an operation holds at most %d; select fewer with a narrower machineSelector", len(all), v1alpha3.MaxTargets)
+	}
+	targets := make([]any, 0, len(all))
+	size := 0
+	for _, r := range all {
+		target := freezeTarget(r)
+		raw, err := json.Marshal(target)
+		if err != nil {
+			return nil, err
+		}
+		size += len(raw) + targetHeadroom
+		targets = append(targets, target)
+	}
+	if size > maxStatusBytes {
+		return nil, fmt.Errorf("%d Machines match, and their targets may take %d bytes where an operation has room for %d; select fewer with a narrower machineSelector", len(all), size, maxStatusBytes)
+	}
+	return targets, nil
+}
+
+func freezeTarget(r resolved) map[string]any {
+	provider, providerID := providerOf(r.machine)
+	input := map[string]any{
+		"provisioningFormat": string(r.result.Format),
+		"machineUID":         string(r.machine.UID),
+		"provider":           provider,
+	}
+	if r.result.Image != "" {
+		input["hostImage"] = r.result.Image
+	}
+	if providerID != "" {
+		input["providerID"] = providerID
+	}
+	return map[string]any{
+		"machineRef":         r.machine.Name,
+		"phase":              string(v1alpha3.OperationPending),
+		"stage":              stageFrozen,
+		"message":            bounded(r.describe()),
+		"observedGeneration": r.machine.Generation,
+		"input":              input,
+	}
+}
+
+// describe says where both halves of a pair come from.
+func (r resolved) describe() string {
+	image := fmt.Sprintf("image %s from %s", resolve.Excerpt(r.result.Image), r.result.ImageSource)
+	switch r.result.ImageSource {
+	case resolve.Kept:
+		image = "current image kept"
+	case resolve.FromTemplate:
+		image = fmt.Sprintf("image %s from MachineConfigurationVersion %s", resolve.Excerpt(r.result.Image), r.version)
+	}
+	format := fmt.Sprintf("format %s from %s", r.result.Format, r.result.FormatSource)
+	switch r.result.FormatSource {
+	case resolve.FromObservation:
+		format = fmt.Sprintf("format %s observed", r.result.Format)
+	case resolve.FromTemplate:
+		format = fmt.Sprintf("format %s from MachineConfigurationVersion %s", r.result.Format, r.version)
+	}
+	return image + ", " + format
+}
+
+// providerOf returns who replaces the host of a Machine, and its identifier
+// there. The legacy spellings count where spec.host.external is absent.
+func providerOf(machine *v1alpha3.Machine) (provider, id string) {
+	if host := machine.Spec.Host; host != nil && host.External != nil {
+		return host.External.Provider, host.External.ProviderID
+	}
+	return machine.Spec.Provider, machine.Spec.ProviderID
+}
+
+// pinFault says why a Machine is not the one that a target was frozen for.
+func pinFault(input v1alpha3.OperationInput, machine *v1alpha3.Machine) (reason, message string) {
+	provider, id := providerOf(machine)
+	switch {
+	case machine.DeletionTimestamp != nil:
+		return "MachineDeleting", "the Machine is being deleted"
+	case input.MachineUID != "" && input.MachineUID != machine.UID:
+		return "MachineReplaced", fmt.Sprintf("the machine was replaced: the pair was frozen for a Machine of this name with UID %s, and this one has %s", input.MachineUID, machine.UID)
+	case input.Provider != "" && input.Provider != provider:
+		return "ProviderChanged", fmt.Sprintf("the pair was frozen for provider %q, and the Machine now says %q", input.Provider, provider)
+	case input.Provider != "" && input.ProviderID != id:
+		return "ProviderChanged", fmt.Sprintf("the pair was frozen for providerID %q, and the Machine now says %q", input.ProviderID, id)
+	}
+	return "", ""
+}

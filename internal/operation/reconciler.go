@@ -1,0 +1,185 @@
+// Package operation carries out HostReplace operations: it freezes one pair of
+// image and format for each target before anything destructive happens, and
+// makes one destructive call a target however often things crash.
+//
+// Read in this order: plan.go decides what comes next, from what is recorded;
+// reconciler.go sequences; start.go picks an operation up and freezes its
+// pairs (freeze.go); advance.go gates, checks the pins, records an attempt and
+// calls; status.go is the only way to write. Everything that a destructive
+// step depends on is read live, never from a cache.
+package operation
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
+)
+
+// StartedAnnotation holds the UID of the operation that was begun. Backups and
+// re-applied manifests keep annotations and lose status, so that a copy of an
+// operation, or one that lost its record, is told from a new one.
+const StartedAnnotation = "hostformat.unbounded-cloud.io/started"
+
+// Reconciler carries out the HostReplace operations of Machines whose provider
+// is registered with it, and leaves every other operation untouched.
+type Reconciler struct {
+	// Live reads from the API server.
+	Live client.Reader
+	// Cache finds other operations by Machine; see FindOther. It may lag.
+	Cache client.Reader
+	// Writer writes.
+	Writer client.Client
+	// Providers are those that this process can call, by name.
+	Providers map[string]Provider
+	UserData  *UserData
+	Recorder  events.EventRecorder
+	Clock     clock.PassiveClock
+	Backoff   Backoff
+	// PollInterval is how often a provider is asked how far it has come.
+	PollInterval time.Duration
+	// MarkDeployed marks a version as deployed before its pair is frozen. It is
+	// for where our own configuration controller runs.
+	MarkDeployed bool
+
+	// picking makes one operation at a time look for others and freeze, so that
+	// two for one Machine cannot both find nothing.
+	picking sync.Mutex
+}
+
+// Reconcile takes an operation one step further. Every step can be repeated.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	result, err := r.reconcile(ctx, request)
+	if apierrors.IsConflict(err) {
+		// Somebody else wrote meanwhile. What is to be done is decided anew.
+		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+	}
+	return result, err
+}
+
+const conflictDelay = 50 * time.Millisecond
+
+func (r *Reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	op, err := r.read(ctx, request.Name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{}, nil
+	case err != nil:
+		return reconcile.Result{}, err
+	case op.Spec.OperationKind != v1alpha3.HostReplace || op.DeletionTimestamp != nil:
+		return reconcile.Result{}, nil
+	}
+	started, marked := op.Annotations[StartedAnnotation]
+	switch {
+	case final(op.Status.Phase):
+		return r.expire(ctx, op)
+	case marked && started != string(op.UID):
+		return reconcile.Result{}, r.refuse(ctx, op, "RestoredCopy", fmt.Sprintf(
+			"this is a copy of the operation with UID %s, which was begun: its annotation %s says so; create a new operation if the host is to be replaced again", started, StartedAnnotation))
+	case marked && len(op.Status.Targets) == 0:
+		return reconcile.Result{}, r.refuse(ctx, op, "RestoredCopy",
+			"this operation was begun and has lost its record, as a restore from a backup does; what was done is not known: look at the host, then create a new operation")
+	case len(op.Status.Targets) == 0:
+		return r.start(ctx, op)
+	case !marked:
+		return reconcile.Result{}, r.mark(ctx, op)
+	}
+	return r.advance(ctx, op)
+}
+
+// read reads an operation live.
+func (r *Reconciler) read(ctx context.Context, name string) (*record, error) {
+	raw := &unstructured.Unstructured{}
+	raw.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineOperation"))
+	if err := r.Live.Get(ctx, types.NamespacedName{Name: name}, raw); err != nil {
+		return nil, err
+	}
+	return newRecord(raw)
+}
+
+// readMachine reads a Machine live.
+func (r *Reconciler) readMachine(ctx context.Context, name string) (*v1alpha3.Machine, error) {
+	machine := &v1alpha3.Machine{}
+	return machine, r.Live.Get(ctx, types.NamespacedName{Name: name}, machine)
+}
+
+// mark sets the annotation without which nothing is called. An operation whose
+// pairs we did not freeze, from before the format field, is ours only if all
+// its Machines have a provider that is registered.
+func (r *Reconciler) mark(ctx context.Context, op *record) error {
+	if !op.frozen() {
+		for _, target := range op.Status.Targets {
+			machine, err := r.readMachine(ctx, target.MachineRef)
+			if err != nil {
+				return client.IgnoreNotFound(err)
+			}
+			if !r.registered(machine) {
+				return nil
+			}
+		}
+	}
+	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, op.ResourceVersion, StartedAnnotation, op.UID)
+	return r.Writer.Patch(ctx, op.was.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+func (r *Reconciler) registered(machine *v1alpha3.Machine) bool {
+	provider, _ := providerOf(machine)
+	return r.Providers[provider] != nil
+}
+
+// refuse fails an operation before anything was called.
+func (r *Reconciler) refuse(ctx context.Context, op *record, reason, message string) error {
+	now := r.Clock.Now()
+	op.set(string(v1alpha3.OperationFailed), "phase")
+	op.set(bounded(message), "message")
+	op.set(timestamp(now), "completedAt")
+	op.setCondition(ConditionFrozen, metav1.ConditionFalse, reason, message, now)
+	op.setCondition(ConditionComplete, metav1.ConditionFalse, reason, message, now)
+	if err := op.write(ctx, r.Writer); err != nil {
+		if schemaTooOld(err) {
+			logf.FromContext(ctx).Info("refused, and the CRD cannot even hold that", "reason", reason, "message", message)
+			return nil
+		}
+		return err
+	}
+	logf.FromContext(ctx).Info("refused", "reason", reason, "message", message)
+	r.event(op.was, nil, corev1.EventTypeWarning, reason, "Refuse", message)
+	return nil
+}
+
+// expire deletes a finished operation of ours when its time is up.
+func (r *Reconciler) expire(ctx context.Context, op *record) (reconcile.Result, error) {
+	ours := false
+	for _, condition := range op.Status.Conditions {
+		ours = ours || condition.Type == ConditionFrozen
+	}
+	left, collected := expiresIn(op.MachineOperation, r.Clock.Now())
+	switch {
+	case !ours || !collected:
+		return reconcile.Result{}, nil
+	case left > 0:
+		// Timers do not reach beyond some 290 years, nor need they.
+		return reconcile.Result{RequeueAfter: min(left, 24*time.Hour)}, nil
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(r.Writer.Delete(ctx, op.was,
+		client.Preconditions{UID: &op.UID, ResourceVersion: &op.ResourceVersion}))
+}
+
+// event tells people, on the object that they look at.
+func (r *Reconciler) event(about, related runtime.Object, kind, reason, action, message string) {
+	r.Recorder.Eventf(about, related, kind, reason, action, "%s", bounded(message))
+}

@@ -1,0 +1,163 @@
+package operation
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"time"
+	"unicode/utf8"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
+)
+
+// Conditions of an operation.
+const (
+	// ConditionFrozen is True from the write that freezes all pairs, and marks
+	// the operation as ours for life.
+	ConditionFrozen = "Frozen"
+	// ConditionComplete is True when every target is, and False with a reason
+	// when the operation has failed.
+	ConditionComplete = "Complete"
+)
+
+// maxMessage bounds every message that is stored, in bytes.
+const maxMessage = 512
+
+func bounded(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	cut := maxMessage - len("...")
+	for !utf8.RuneStart(message[cut]) {
+		cut--
+	}
+	return message[:cut] + "..."
+}
+
+// record is an operation as it was read, and its status as it is to be
+// written. It is kept raw: a status made from our types would erase what they
+// do not know, in list elements too.
+type record struct {
+	*v1alpha3.MachineOperation // for reading; never written
+	was, now                   *unstructured.Unstructured
+}
+
+func newRecord(raw *unstructured.Unstructured) (*record, error) {
+	r := &record{was: raw, now: raw.DeepCopy(), MachineOperation: &v1alpha3.MachineOperation{}}
+	return r, runtime.DefaultUnstructuredConverter.FromUnstructured(raw.Object, r.MachineOperation)
+}
+
+// set writes a field of the status.
+func (r *record) set(value any, fields ...string) {
+	_ = unstructured.SetNestedField(r.now.Object, value, append([]string{"status"}, fields...)...)
+}
+
+// has tells whether the status has a field, as it is to be written.
+func (r *record) has(field string) bool {
+	_, found, _ := unstructured.NestedFieldNoCopy(r.now.Object, "status", field)
+	return found
+}
+
+// setTarget writes fields of the target at an index.
+func (r *record) setTarget(index int, fields map[string]any) {
+	targets, _, _ := unstructured.NestedFieldNoCopy(r.now.Object, "status", "targets")
+	target := targets.([]any)[index].(map[string]any)
+	for name, value := range fields {
+		target[name] = value
+	}
+	// The typed view follows, so that later steps of this reconcile see it.
+	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(target, &r.Status.Targets[index])
+}
+
+func (r *record) setCondition(kind string, status metav1.ConditionStatus, reason, message string, now time.Time) {
+	meta.SetStatusCondition(&r.Status.Conditions, metav1.Condition{
+		Type: kind, Status: status, Reason: reason, Message: bounded(message), ObservedGeneration: r.Generation,
+		LastTransitionTime: metav1.NewTime(now),
+	})
+	condition := meta.FindStatusCondition(r.Status.Conditions, kind)
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(condition)
+	if err != nil {
+		return
+	}
+	conditions, _, _ := unstructured.NestedSlice(r.now.Object, "status", "conditions")
+	for i := range conditions {
+		if existing, ok := conditions[i].(map[string]any); ok && existing["type"] == kind {
+			conditions[i] = content
+			r.set(conditions, "conditions")
+			return
+		}
+	}
+	r.set(append(conditions, content), "conditions")
+}
+
+func (r *record) frozen() bool {
+	return meta.IsStatusConditionTrue(r.Status.Conditions, ConditionFrozen)
+}
+
+// patch is a merge patch of what has changed in the status. It carries the
+// resourceVersion that was read: whatever changed since is a conflict, and
+// nothing is overwritten.
+func (r *record) patch() (patch []byte, changed bool, err error) {
+	was, _, _ := unstructured.NestedMap(r.was.Object, "status")
+	now, _, _ := unstructured.NestedMap(r.now.Object, "status")
+	status := map[string]any{}
+	for field, value := range now {
+		if !reflect.DeepEqual(was[field], value) {
+			status[field] = value
+		}
+	}
+	if len(status) == 0 {
+		return nil, false, nil
+	}
+	patch, err = json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": r.was.GetResourceVersion()},
+		"status":   status,
+	})
+	return patch, true, err
+}
+
+// write stores what has changed in the status, strictly: a field that the CRD
+// does not know is an error, where it would else be dropped in silence. The
+// record then is as it was stored.
+func (r *record) write(ctx context.Context, c client.Client) error {
+	patch, changed, err := r.patch()
+	if err != nil || !changed {
+		return err
+	}
+	raw := r.was.DeepCopy()
+	err = c.Status().Patch(ctx, raw, client.RawPatch(types.MergePatchType, patch), &client.SubResourcePatchOptions{
+		PatchOptions: client.PatchOptions{FieldValidation: metav1.FieldValidationStrict}})
+	if err != nil {
+		return err
+	}
+	stored, err := newRecord(raw)
+	if err == nil {
+		*r = *stored
+	}
+	return err
+}
+
+// schemaTooOld tells whether a strict write failed because the CRD lacks a
+// field: the API server then blames the patch as a whole.
+func schemaTooOld(err error) bool {
+	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // clients return it unwrapped
+	if !ok || !apierrors.IsInvalid(err) || status.Status().Details == nil {
+		return false
+	}
+	for _, cause := range status.Status().Details.Causes {
+		if cause.Field == "patch" {
+			return true
+		}
+	}
+	return false
+}
+
+func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

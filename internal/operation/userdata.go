@@ -1,0 +1,70 @@
+package operation
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxUserDataBytes is what the providers that we know of pass on to a host.
+const maxUserDataBytes = 16 << 10
+
+// AgentConfigPath is where a replaced host finds the installation config of
+// its agent.
+const AgentConfigPath = "/etc/hostformat/agent.json"
+
+//go:embed userdata.yaml
+var defaultUserData []byte
+
+// UserData renders the cloud-init payload of a Machine.
+type UserData struct{ template map[string]any }
+
+// NewUserData reads a template: a cloud-config in YAML, to which each rendering
+// adds a file with the agent's installation config. Empty is the built-in one.
+func NewUserData(template []byte) (*UserData, error) {
+	if len(template) == 0 {
+		template = defaultUserData
+	}
+	u := &UserData{}
+	if err := yaml.UnmarshalStrict(template, &u.template); err != nil {
+		return nil, fmt.Errorf("the user data template is not a cloud-config in YAML: %w", err)
+	}
+	if files, ok := u.template["write_files"]; ok {
+		if _, ok := files.([]any); !ok {
+			return nil, fmt.Errorf("the user data template's write_files must be a list, got %T", files)
+		}
+	}
+	if _, err := u.Render("a-machine"); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// Render returns the payload for a Machine. The agent's config carries no
+// ProvisioningFormat: what is installed is for its own report to say. The
+// error says that the payload is too large.
+func (u *UserData) Render(machine string) ([]byte, error) {
+	config, err := json.Marshal(map[string]string{"MachineName": machine})
+	if err != nil {
+		return nil, err
+	}
+	content := make(map[string]any, len(u.template)+1)
+	for key, value := range u.template {
+		content[key] = value
+	}
+	files, _ := u.template["write_files"].([]any)
+	content["write_files"] = append(files[:len(files):len(files)], map[string]any{
+		"path": AgentConfigPath, "permissions": "0600", "content": string(config) + "\n",
+	})
+	text, err := yaml.Marshal(content)
+	if err != nil {
+		return nil, err
+	}
+	text = append([]byte("#cloud-config\n"), text...)
+	if len(text) > maxUserDataBytes {
+		return nil, fmt.Errorf("the user data of Machine %s has %d bytes, and a host is passed at most %d; shorten the template", machine, len(text), maxUserDataBytes)
+	}
+	return text, nil
+}
