@@ -13,6 +13,7 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/strict"
 )
 
 // call is an attempt that is about to be recorded, and then made.
@@ -72,7 +73,7 @@ func (r *Reconciler) advance(ctx context.Context, op *record) (reconcile.Result,
 	}
 	r.settle(op)
 	if err := op.write(ctx, r.Writer); err != nil {
-		if schemaTooOld(err) {
+		if strict.SchemaTooOld(err) {
 			return reconcile.Result{}, r.refuseOldSchema(ctx, op)
 		}
 		return reconcile.Result{}, err

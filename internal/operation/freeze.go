@@ -72,21 +72,22 @@ func freezeTarget(r resolved) map[string]any {
 
 // describe says where both halves of a pair come from.
 func (r resolved) describe() string {
-	image := fmt.Sprintf("image %s from %s", resolve.Excerpt(r.result.Image), r.result.ImageSource)
-	switch r.result.ImageSource {
-	case resolve.Kept:
-		image = "current image kept"
-	case resolve.FromTemplate:
-		image = fmt.Sprintf("image %s from MachineConfigurationVersion %s", resolve.Excerpt(r.result.Image), r.version)
+	image := "current image kept"
+	if r.result.ImageSource != resolve.Kept {
+		image = "image " + resolve.Excerpt(r.result.Image) + r.from(r.result.ImageSource)
 	}
-	format := fmt.Sprintf("format %s from %s", r.result.Format, r.result.FormatSource)
-	switch r.result.FormatSource {
+	return image + ", format " + string(r.result.Format) + r.from(r.result.FormatSource)
+}
+
+func (r resolved) from(source resolve.Source) string {
+	switch source {
+	case resolve.FromTemplate:
+		return " from MachineConfigurationVersion " + r.version
 	case resolve.FromObservation:
-		format = fmt.Sprintf("format %s observed", r.result.Format)
-	case resolve.FromTemplate:
-		format = fmt.Sprintf("format %s from MachineConfigurationVersion %s", r.result.Format, r.version)
+		return " observed"
+	default:
+		return " from " + string(source)
 	}
-	return image + ", " + format
 }
 
 // providerOf returns who replaces the host of a Machine, and its identifier

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/strict"
 )
 
 // StartedAnnotation holds the UID of the operation that was begun. Backups and
@@ -150,7 +151,7 @@ func (r *Reconciler) refuse(ctx context.Context, op *record, reason, message str
 	op.setCondition(ConditionFrozen, metav1.ConditionFalse, reason, message, now)
 	op.setCondition(ConditionComplete, metav1.ConditionFalse, reason, message, now)
 	if err := op.write(ctx, r.Writer); err != nil {
-		if schemaTooOld(err) {
+		if strict.SchemaTooOld(err) {
 			logf.FromContext(ctx).Info("refused, and the CRD cannot even hold that", "reason", reason, "message", message)
 			return nil
 		}

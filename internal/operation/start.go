@@ -16,6 +16,7 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/strict"
 )
 
 // start picks an operation up and freezes all its pairs in one status write.
@@ -85,7 +86,7 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	}
 	op.setCondition(ConditionFrozen, metav1.ConditionTrue, "PairFrozen", message, now)
 	if err := op.write(ctx, r.Writer); err != nil {
-		if schemaTooOld(err) {
+		if strict.SchemaTooOld(err) {
 			return reconcile.Result{}, r.refuseOldSchema(ctx, op)
 		}
 		return reconcile.Result{}, err
@@ -111,7 +112,7 @@ func (r *Reconciler) machinesOf(ctx context.Context, op *record) ([]v1alpha3.Mac
 	}
 	selector, err := metav1.LabelSelectorAsSelector(op.Spec.MachineSelector)
 	if err != nil {
-		return nil, nil // selectionFault says so
+		return nil, nil //nolint:nilerr // selectionFault says so
 	}
 	list := &v1alpha3.MachineList{}
 	for {

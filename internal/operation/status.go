@@ -3,11 +3,11 @@ package operation
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"reflect"
 	"time"
 	"unicode/utf8"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -70,9 +70,7 @@ func (r *record) has(field string) bool {
 func (r *record) setTarget(index int, fields map[string]any) {
 	targets, _, _ := unstructured.NestedFieldNoCopy(r.now.Object, "status", "targets")
 	target := targets.([]any)[index].(map[string]any)
-	for name, value := range fields {
-		target[name] = value
-	}
+	maps.Copy(target, fields)
 	// The typed view follows, so that later steps of this reconcile see it.
 	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(target, &r.Status.Targets[index])
 }
@@ -143,21 +141,6 @@ func (r *record) write(ctx context.Context, c client.Client) error {
 		*r = *stored
 	}
 	return err
-}
-
-// schemaTooOld tells whether a strict write failed because the CRD lacks a
-// field: the API server then blames the patch as a whole.
-func schemaTooOld(err error) bool {
-	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // clients return it unwrapped
-	if !ok || !apierrors.IsInvalid(err) || status.Status().Details == nil {
-		return false
-	}
-	for _, cause := range status.Status().Details.Causes {
-		if cause.Field == "patch" {
-			return true
-		}
-	}
-	return false
 }
 
 func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

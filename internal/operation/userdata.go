@@ -4,6 +4,8 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	"sigs.k8s.io/yaml"
 )
@@ -31,6 +33,9 @@ func NewUserData(template []byte) (*UserData, error) {
 	if err := yaml.UnmarshalStrict(template, &u.template); err != nil {
 		return nil, fmt.Errorf("the user data template is not a cloud-config in YAML: %w", err)
 	}
+	if u.template == nil {
+		u.template = map[string]any{}
+	}
 	if files, ok := u.template["write_files"]; ok {
 		if _, ok := files.([]any); !ok {
 			return nil, fmt.Errorf("the user data template's write_files must be a list, got %T", files)
@@ -50,12 +55,9 @@ func (u *UserData) Render(machine string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	content := make(map[string]any, len(u.template)+1)
-	for key, value := range u.template {
-		content[key] = value
-	}
+	content := maps.Clone(u.template)
 	files, _ := u.template["write_files"].([]any)
-	content["write_files"] = append(files[:len(files):len(files)], map[string]any{
+	content["write_files"] = append(slices.Clip(files), map[string]any{
 		"path": AgentConfigPath, "permissions": "0600", "content": string(config) + "\n",
 	})
 	text, err := yaml.Marshal(content)

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -177,10 +176,7 @@ func TestAnotherVersionOfTheAPI(t *testing.T) {
 		require.NoError(t, unstructured.SetNestedSlice(crd.Object, append(versions, second), "spec", "versions"))
 		_, err = crds.Update(t.Context(), crd, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		t.Cleanup(func() {
-			out, err := foreign.Kubectl(context.Background(), nil, "apply", "--server-side", "--force-conflicts", "-f", "testdata/foreign-crds")
-			require.NoError(t, err, out)
-		})
+		t.Cleanup(func() { restoreForeignCRDs(t) })
 	}
 	beta := func(resource string) dynamic.ResourceInterface {
 		return c.Resource(schema.GroupVersionResource{Group: "unbounded-cloud.io", Version: "v1beta1", Resource: resource})

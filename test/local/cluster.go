@@ -68,7 +68,7 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if c.Config, err = c.env.Start(); err != nil {
 		return nil, err
 	}
-	if err := c.writeKubeconfig(); err != nil {
+	if c.Kubeconfig, err = c.KubeconfigFor(c.dir, "hostformat-admin", "system:masters"); err != nil {
 		return nil, err
 	}
 	if o.CRDs == "" {
@@ -82,7 +82,7 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}
 	c.say("building and starting the webhook")
-	if err := c.buildWebhook(ctx); err != nil {
+	if err := c.buildPrograms(ctx); err != nil {
 		return nil, err
 	}
 	if err := c.StartWebhook(ctx); err != nil {
@@ -132,17 +132,19 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin []byte, args ...string) (st
 	return strings.TrimSpace(string(out)), err
 }
 
-func (c *Cluster) writeKubeconfig() error {
-	user, err := c.env.AddUser(envtest.User{Name: "hostformat-admin", Groups: []string{"system:masters"}}, nil)
+// KubeconfigFor writes a kubeconfig of a user with groups into a folder, and
+// returns its path.
+func (c *Cluster) KubeconfigFor(dir, name string, groups ...string) (string, error) {
+	user, err := c.env.AddUser(envtest.User{Name: name, Groups: groups}, nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	content, err := user.KubeConfig()
 	if err != nil {
-		return err
+		return "", err
 	}
-	c.Kubeconfig = filepath.Join(c.dir, "kubeconfig")
-	return os.WriteFile(c.Kubeconfig, content, 0o600)
+	path := filepath.Join(dir, "kubeconfig")
+	return path, os.WriteFile(path, content, 0o600)
 }
 
 func moduleRoot(ctx context.Context) (string, error) {

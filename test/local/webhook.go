@@ -35,7 +35,7 @@ type process struct {
 // Controllers prepares a process that runs controllers only, against the API
 // server that a kubeconfig names.
 func (c *Cluster) Controllers(kubeconfig, names string, args ...string) *exec.Cmd {
-	cmd := exec.Command(filepath.Join(c.dir, "webhook"), append([]string{
+	cmd := exec.Command(c.Program("webhook"), append([]string{
 		"--webhook=false", "--controllers", names, "--kubeconfig", kubeconfig,
 		"--health-probe-bind-address", net.JoinHostPort(loopback, "0"), "--metrics-bind-address", "0",
 		"--shutdown-delay", "0s", "--log-format", "text",
@@ -53,14 +53,17 @@ func (p *process) ended() bool {
 	}
 }
 
-func (c *Cluster) buildWebhook(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(c.dir, "webhook"), "./cmd/webhook")
+func (c *Cluster) buildPrograms(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", c.dir, "./cmd/...")
 	cmd.Dir = c.Root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the webhook: %w: %s", err, out)
+		return fmt.Errorf("building: %w: %s", err, out)
 	}
 	return nil
 }
+
+// Program is the path of a program of this project, as built for this cluster.
+func (c *Cluster) Program(name string) string { return filepath.Join(c.dir, name) }
 
 // StartWebhook starts the webhook unless it runs, on the same port each time,
 // and waits until it is ready.
@@ -80,7 +83,7 @@ func (c *Cluster) StartWebhook(ctx context.Context) error {
 			return err
 		}
 	}
-	p.cmd = exec.Command(filepath.Join(c.dir, "webhook"),
+	p.cmd = exec.Command(c.Program("webhook"),
 		"--cert-dir", c.dir, "--host", loopback, "--port", strconv.Itoa(p.port),
 		"--health-probe-bind-address", net.JoinHostPort(loopback, strconv.Itoa(p.health)),
 		"--metrics-bind-address", "0", "--shutdown-delay", "0s", "--log-format", "text")
