@@ -3,6 +3,8 @@ package operation
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,12 +16,16 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// machineIndex finds HostReplace operations by the Machines that they act on;
-// anyMachine those that have yet to select theirs.
+// machineIndex finds HostReplace operations by what a Machine that they act on
+// must have: its name or, before targets are taken, one of its labels.
+// anyMachine is for selectors that ask for no label by value.
 const (
 	machineIndex = "machine"
 	anyMachine   = "*"
 )
+
+func nameKey(machine string) string       { return "name/" + machine }
+func labelKey(label, value string) string { return "label/" + label + "=" + value }
 
 // indexByMachine implements machineIndex.
 func indexByMachine(object client.Object) []string {
@@ -31,17 +37,32 @@ func indexByMachine(object client.Object) []string {
 	if err != nil || op.Spec.OperationKind != v1alpha3.HostReplace {
 		return nil
 	}
-	var machines []string
-	for _, target := range op.Status.Targets {
-		machines = append(machines, target.MachineRef)
+	if len(op.Status.Targets) > 0 {
+		var keys []string
+		for _, target := range op.Status.Targets {
+			keys = append(keys, nameKey(target.MachineRef))
+		}
+		return keys
 	}
-	if len(machines) == 0 && op.Spec.MachineRef != "" {
-		machines = append(machines, op.Spec.MachineRef)
+	if op.Spec.MachineRef != "" {
+		return []string{nameKey(op.Spec.MachineRef)}
 	}
-	if len(machines) == 0 {
-		machines = append(machines, anyMachine)
+	if selector := op.Spec.MachineSelector; selector != nil && len(selector.MatchLabels) > 0 {
+		// One will do, since all must match; the same one each time, since an
+		// index forgets an object under the keys that it computes again.
+		label := slices.Min(slices.Collect(maps.Keys(selector.MatchLabels)))
+		return []string{labelKey(label, selector.MatchLabels[label])}
 	}
-	return machines
+	return []string{anyMachine}
+}
+
+// keysOf are the keys under which operations on a Machine are found.
+func keysOf(machine *v1alpha3.Machine) []string {
+	keys := []string{nameKey(machine.Name), anyMachine}
+	for label, value := range machine.Labels {
+		keys = append(keys, labelKey(label, value))
+	}
+	return keys
 }
 
 // findOther returns the name of another HostReplace of a Machine that stands in
@@ -57,7 +78,7 @@ func (r *Reconciler) findOther(ctx context.Context, op *record, machine *v1alpha
 	if err := r.Cache.Get(ctx, types.NamespacedName{Name: op.Name}, self); err != nil || self.GetUID() != op.UID {
 		return "", fmt.Errorf("the cache has not heard of this operation yet (%w)", errOrStale(err))
 	}
-	for _, key := range []string{machine.Name, anyMachine} {
+	for _, key := range keysOf(machine) {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineOperationList"))
 		if err := r.Cache.List(ctx, list, client.MatchingFields{machineIndex: key}); err != nil {
@@ -65,7 +86,7 @@ func (r *Reconciler) findOther(ctx context.Context, op *record, machine *v1alpha
 		}
 		for i := range list.Items {
 			cached, err := newRecord(&list.Items[i])
-			if err != nil || cached.UID == op.UID || over(cached, op) {
+			if err != nil || cached.UID == op.UID || over(cached, op) || !actsOn(cached, machine) {
 				continue
 			}
 			other, err := r.read(ctx, cached.Name)
@@ -91,13 +112,14 @@ func errOrStale(err error) error {
 }
 
 // over tells whether another operation had finished when this one was created,
-// or was refused without having begun. Within one second they are not told
+// or has ended without calling anybody. Within one second the two are not told
 // apart, and count as not finished. What is over stays so.
 func over(other, op *record) bool {
 	if !final(other.Status.Phase) {
 		return false
 	}
-	return len(other.Status.Targets) == 0 || other.Status.CompletedAt == nil || other.Status.CompletedAt.Before(&op.CreationTimestamp)
+	called := slices.ContainsFunc(other.Status.Targets, func(t v1alpha3.OperationTarget) bool { return t.Attempts > 0 })
+	return !called || other.Status.CompletedAt == nil || other.Status.CompletedAt.Before(&op.CreationTimestamp)
 }
 
 // actsOn tells whether a HostReplace acts on a Machine.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -37,7 +38,10 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	defer logFile.Close()
 
 	fmt.Fprintln(out, "Starting a local cluster with the webhook: some seconds.")
-	cluster, err := local.Start(ctx, local.Options{Log: logFile})
+	cluster, err := local.Start(ctx, local.Options{
+		// A call takes a moment, so that there is time to edit meanwhile.
+		Controllers: "*", Simulated: "delay=3s", Log: logFile,
+	})
 	if err != nil {
 		log, _ := os.ReadFile(logFile.Name())
 		return fmt.Errorf("%w\n%s", err, log)
@@ -69,6 +73,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 // step is one command of the tour.
 type step struct {
 	why     string
+	agent   string // the installation config of the agent, which this step runs
 	args    string // of kubectl, as one would type them
 	stdin   string // a manifest, shown as typed
 	refused bool   // it has to fail
@@ -76,9 +81,13 @@ type step struct {
 	not     []string
 }
 
-// take shows the step, runs it, and reports what did not go as told.
+// take shows the step and runs it.
 func (s step) take(ctx context.Context, cluster *local.Cluster, out io.Writer) error {
-	fmt.Fprintf(out, "\n# %s\n$ kubectl %s", s.why, s.args)
+	fmt.Fprintf(out, "\n# %s\n", s.why)
+	if s.agent != "" {
+		return s.report(ctx, cluster, out)
+	}
+	fmt.Fprintf(out, "$ kubectl %s", s.args)
 	if s.stdin != "" {
 		fmt.Fprintf(out, " <<EOF\n%s\nEOF", strings.TrimSpace(s.stdin))
 	}
@@ -90,6 +99,24 @@ func (s step) take(ctx context.Context, cluster *local.Cluster, out io.Writer) e
 	cmd := cluster.Command(ctx, args...)
 	cmd.Stdin = strings.NewReader(s.stdin)
 	cmd.Dir = filepath.Dir(cluster.Kubeconfig)
+	return s.judge(cmd, out)
+}
+
+// report runs the agent, as a host would.
+func (s step) report(ctx context.Context, cluster *local.Cluster, out io.Writer) error {
+	dir := filepath.Dir(cluster.Kubeconfig)
+	if err := os.WriteFile(filepath.Join(dir, "agent.json"), []byte(s.agent), 0o600); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "$ cat agent.json\n  %s\n$ agent report --config agent.json\n", s.agent)
+	cmd := exec.CommandContext(ctx, cluster.Program("agent"), "report", "--config", "agent.json", "--kubeconfig", cluster.Kubeconfig)
+	cmd.Dir = dir
+	return s.judge(cmd, out)
+}
+
+// judge runs a command, shows what it prints, and reports what did not go as
+// told.
+func (s step) judge(cmd *exec.Cmd, out io.Writer) error {
 	output, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(output))
 	for line := range strings.Lines(text) {

@@ -1,5 +1,7 @@
 package main
 
+import "strings"
+
 type chapter struct {
 	title string
 	steps []step
@@ -52,6 +54,32 @@ kind: MachineOperation
 metadata: {name: replace-all}
 spec: {operationKind: HostReplace, machineSelector: {}}`
 
+	worker4 = `
+apiVersion: unbounded-cloud.io/v1alpha3
+kind: Machine
+metadata: {name: worker-4}
+spec:
+  host:
+    external: {provider: Simulated, providerID: chassis-4}
+  configurationRef: {name: edge}`
+
+	edge3 = `
+apiVersion: unbounded-cloud.io/v1alpha3
+kind: MachineConfigurationVersion
+metadata:
+  name: edge-v3
+  labels: {unbounded-cloud.io/machine-configuration: edge}
+spec:
+  version: 3
+  template:
+    host: {image: "acme/os/plain-24:v3"}`
+
+	replace4 = `
+apiVersion: unbounded-cloud.io/v1alpha3
+kind: MachineOperation
+metadata: {name: NAME}
+spec: {operationKind: HostReplace, machineRef: worker-4}`
+
 	immutable = "input.hostImage and input.provisioningFormat are immutable once set"
 )
 
@@ -72,9 +100,9 @@ var tour = []chapter{
 	{"A host that runs Ignition is not given an image of unknown format", []step{
 		{why: "A Machine that nobody has declared anything about.",
 			args: "apply -f -", stdin: worker3, says: []string{"worker-3 created"}},
-		{why: "Its agent reports what is installed: Ignition.",
-			args: `patch machine worker-3 --subresource=status --type=merge -p '{"status":{"observedProvisioningFormat":"Ignition"}}'`,
-			says: []string{"patched"}},
+		{why: "Its agent reports what the installation says: Ignition. It never guesses from the running system.",
+			agent: `{"MachineName": "worker-3", "ProvisioningFormat": "ignition"}`,
+			says:  []string{"reported Ignition for Machine worker-3"}},
 		{why: "Taken for cloud-init, an image could destroy this host. So an image alone is refused.",
 			args: `patch machine worker-3 --type=merge -p '{"spec":{"host":{"image":"acme/os/plain-24:v3"}}}'`, refused: true,
 			says: []string{`The Machine "worker-3" is invalid: spec.host.provisioningFormat: Required value: must be declared because this host is known to run Ignition`}},
@@ -122,5 +150,42 @@ var tour = []chapter{
 			says: []string{"patched"}},
 		{why: "The pair that was frozen is the pair that stands.",
 			args: "get mop", says: []string{"worker-1", "HostReplace", "Complete", "acme/os/plain-24:v3", "CloudInit"}},
+	}},
+	{"The controller replaces hosts by the frozen pair", []step{
+		{why: "A Machine whose host is replaced by the simulated provider. Its image comes from a configuration.",
+			args: "apply -f -", stdin: worker4, says: []string{"worker-4 created"}},
+		{why: "The configuration's version selects an image and does not say what it boots with.",
+			args: "apply -f -", stdin: edge3, says: []string{"edge-v3 created"}},
+		{why: "The host runs Ignition.",
+			agent: `{"MachineName": "worker-4", "ProvisioningFormat": "ignition"}`,
+			says:  []string{"reported Ignition"}},
+		{why: "So an operation would have to guess, and does not.",
+			args: "create -f -", stdin: strings.Replace(replace4, "NAME", "undeclared", 1), says: []string{"created"}},
+		{why: "It fails at once, with nothing frozen, and says what to do.",
+			args: "wait mop undeclared --for 'jsonpath={.status.phase}=Failed' --timeout=30s", says: []string{"condition met"}},
+		{args: "get mop undeclared -o 'jsonpath={.status.message}'", why: "This is what it says.",
+			says: []string{`Machine "worker-4": Machine spec.host.provisioningFormat: must be declared because the host is known to run Ignition and MachineConfigurationVersion edge-v3 spec.template.host.image selects "acme/os/plain-24:v3"`}},
+		{why: "Declared as Ignition, it is clear what the host needs ...",
+			args: `patch machine worker-4 --type=merge -p '{"spec":{"host":{"provisioningFormat":"Ignition"}}}'`, says: []string{"patched"}},
+		{why: "... and that this controller, which generates cloud-init only, cannot deliver it.",
+			args: "create -f -", stdin: strings.Replace(replace4, "NAME", "ignition", 1), says: []string{"created"}},
+		{args: "wait mop ignition --for 'jsonpath={.status.phase}=Failed' --timeout=30s", why: "It fails before the provider is called.", says: []string{"condition met"}},
+		{why: "The provider records each call in this ConfigMap. There is none: destructive calls, 0.",
+			args: "get configmap simulated-provider -n hostformat-system", refused: true, says: []string{"not found"}},
+		{why: "Declared as CloudInit, it can be replaced.",
+			args: `patch machine worker-4 --type=merge -p '{"spec":{"host":{"provisioningFormat":"CloudInit"}}}'`, says: []string{"patched"}},
+		{args: "create -f -", stdin: strings.Replace(replace4, "NAME", "cloudinit", 1), why: "The same operation once more.", says: []string{"created"}},
+		{args: "wait mop cloudinit --for=condition=Frozen --timeout=30s", why: "Image and format are frozen together, in one write, before anything is called.", says: []string{"condition met"}},
+		{why: "Somebody edits the Machine while its host is being replaced.",
+			args: `patch machine worker-4 --type=merge -p '{"spec":{"host":{"image":"acme/os/other:v9","provisioningFormat":"Ignition"}}}'`, says: []string{"patched"}},
+		{args: "wait mop cloudinit --for=condition=Complete --timeout=30s", why: "The operation goes on with what was frozen.", says: []string{"condition met"}},
+		{why: "This is what the provider got, once.",
+			args: "get configmap simulated-provider -n hostformat-system -o 'jsonpath={.data}'",
+			says: []string{`\"image\":\"acme/os/plain-24:v3\",\"format\":\"CloudInit\"`, `\"destructiveCalls\":1`}},
+		{why: "All operations of this tour.",
+			args: "get mop", says: []string{"undeclared", "Failed", "cloudinit", "Complete"}},
+		{why: "The story of the last one, for those who come later.",
+			args: "get events -n default --field-selector involvedObject.name=cloudinit -o 'custom-columns=REASON:.reason,MESSAGE:.message'",
+			says: []string{"image acme/os/plain-24:v3 from MachineConfigurationVersion edge-v3, format CloudInit from machine", "the host was replaced"}},
 	}},
 }

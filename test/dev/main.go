@@ -1,4 +1,4 @@
-// Command dev runs a local control plane with the webhook until it is
+// Command dev runs a local control plane with webhook and controllers until it is
 // interrupted, and writes a kubeconfig for it. See make dev.
 package main
 
@@ -27,7 +27,7 @@ func main() {
 }
 
 func run(ctx context.Context, crds, dir string) (err error) {
-	cluster, err := local.Start(ctx, local.Options{CRDs: crds, Log: os.Stderr})
+	cluster, err := local.Start(ctx, local.Options{CRDs: crds, Controllers: "*,machineconfiguration", Log: os.Stderr})
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // interrupted while starting

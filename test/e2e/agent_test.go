@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -209,9 +210,7 @@ func removeFromSchema(t *testing.T, c client, resource, path string) {
 		}
 	}
 	u := object(t, resource, uniqueName(), "{}")
-	for key, value := range probe {
-		u.Object[key] = value
-	}
+	maps.Copy(u.Object, probe)
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		_, err := c.of(resource).Create(t.Context(), u, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict, DryRun: []string{metav1.DryRunAll}})
 		assert.True(collect, apierrors.IsBadRequest(err), "%v", err)

@@ -298,3 +298,52 @@ func patchSpec(t *testing.T, c client, machine, spec string) error {
 	_, err := c.of("machines").Patch(context.Background(), machine, types.MergePatchType, []byte(`{"spec":`+spec+`}`), metav1.PatchOptions{})
 	return err
 }
+
+// An operation that is deleted before the call makes none; one that is deleted
+// during the call leaves its outcome with the Machine.
+func TestOperationDeleted(t *testing.T) {
+	c := newClient(t, ours)
+	t.Run("before the call", func(t *testing.T) {
+		machine := newMachine(t, c)
+		p := newProxy(t, ours)
+		stopped := make(chan struct{})
+		var once sync.Once
+		p.judge = func(r *http.Request) fault {
+			if r.Method == http.MethodPatch && !isStatusWrite(r) {
+				once.Do(func() { close(stopped) })
+				return conflict
+			}
+			return pass
+		}
+		name := newOperation(t, c, machine)
+		startControllers(t, ours, p.kubeconfig, "hostreplace")
+		<-stopped
+		op := get(t, c, "machineoperations", name)
+		require.NoError(t, c.of("machineoperations").Delete(t.Context(), name, metav1.DeleteOptions{}))
+		p.on(nil)
+		// The same name again is another operation, which starts from nothing.
+		again, err := c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", name, "spec: {operationKind: HostReplace, machineRef: "+machine+"}"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		done := finished(t, c, name)
+		require.Equal(t, again.GetUID(), done.GetUID())
+		require.Equal(t, 1, calls(t, ours, done, machine).DestructiveCalls)
+		require.Zero(t, calls(t, ours, op, machine).ReplaceCalls)
+	})
+	t.Run("during the call", func(t *testing.T) {
+		machine := newMachine(t, c)
+		name := newOperation(t, c, machine)
+		startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=delay=1s")
+		var op *unstructured.Unstructured
+		require.EventuallyWithT(t, func(collect *assert.CollectT) {
+			op = get(t, c, "machineoperations", name)
+			assert.Equal(collect, 1, calls(t, ours, op, machine).ReplaceCalls)
+		}, patience, interval)
+		require.NoError(t, c.of("machineoperations").Delete(t.Context(), name, metav1.DeleteOptions{}))
+		require.EventuallyWithT(t, func(collect *assert.CollectT) {
+			out, err := ours.Kubectl(t.Context(), nil, "get", "events", "-A", "--field-selector=involvedObject.name="+machine, "-o", "jsonpath={.items[*].message}")
+			assert.NoError(collect, err)
+			assert.Contains(collect, out, "MachineOperation "+name+" was deleted while the host was being replaced: stage Replacing")
+		}, patience, interval)
+		require.Equal(t, 1, calls(t, ours, op, machine).DestructiveCalls)
+	})
+}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -181,13 +183,14 @@ func newReconciler(t *testing.T, live func(ctrlclient.Reader) ctrlclient.Reader)
 // reconcileUntilFinished drives a reconciler by hand. Errors are tried again.
 func reconcileUntilFinished(t *testing.T, c client, r *operation.Reconciler, name string) *unstructured.Unstructured {
 	t.Helper()
+	var last error
 	for range 100 {
-		_, _ = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+		_, last = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
 		if op := get(t, c, "machineoperations", name); phase(op) == "Complete" || phase(op) == "Failed" {
 			return op
 		}
 	}
-	require.Fail(t, "no end", "%v", get(t, c, "machineoperations", name).Object["status"])
+	require.Fail(t, "no end", "%v: %v", last, get(t, c, "machineoperations", name).Object["status"])
 	return nil
 }
 
@@ -302,4 +305,28 @@ func TestSelector(t *testing.T) {
 		require.Contains(t, []string{"VersionNotFound", "OtherOperation"}, reason(op), message(op))
 		require.NotContains(t, op.Object["status"], "targets")
 	})
+}
+
+// A read that fails is tried again; it is never taken for "not found".
+func TestReadsThatFail(t *testing.T) {
+	c := newClient(t, ours)
+	machine := uniqueName()
+	v := object(t, "machineconfigurationversions", machine+"-v1", "spec: {version: 1, template: {host: {image: img-t, provisioningFormat: CloudInit}}}")
+	v.SetLabels(map[string]string{v1alpha3.ConfigurationLabel: machine})
+	store(t, c, "machineconfigurationversions", v)
+	store(t, c, "machines", object(t, "machines", machine, "spec: {"+host("")+", configurationRef: {name: "+machine+", version: 1}}"))
+	reads := map[string]int{}
+	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader {
+		return reader{Reader: live, get: func(_ context.Context, _ ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
+			kind := fmt.Sprintf("%T", o)
+			if reads[kind]++; reads[kind] <= 3 {
+				return true, apierrors.NewInternalError(errors.New("boom"))
+			}
+			return false, nil
+		}}
+	})
+	op := reconcileUntilFinished(t, c, r, newOperation(t, c, machine))
+	require.Equal(t, "Complete", phase(op), message(op))
+	require.Equal(t, "img-t", inputOf(t, op)["hostImage"])
+	require.Len(t, reads, 3, "operation, Machine and version")
 }

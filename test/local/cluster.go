@@ -25,6 +25,11 @@ import (
 type Options struct {
 	// CRDs is the folder of CRDs to install; empty for those of this project.
 	CRDs string
+	// Controllers are what the webhook's process runs besides, in the syntax of
+	// its flag --controllers.
+	Controllers string
+	// Simulated is what its flag --simulated-provider says.
+	Simulated string
 	// Log takes what is being done, one line each, and what the webhook logs.
 	Log io.Writer
 }
@@ -38,6 +43,7 @@ type Cluster struct {
 	// Root is the folder of this module.
 	Root string
 
+	options Options
 	dir     string // temporary, of this cluster
 	log     io.Writer
 	env     *envtest.Environment
@@ -49,7 +55,7 @@ type Cluster struct {
 // webhook configurations, and starts the webhook. It returns once writes are
 // trimmed and judged. Whatever it started is stopped again if it fails.
 func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
-	c := &Cluster{log: o.Log, env: &envtest.Environment{}}
+	c := &Cluster{options: o, log: o.Log, env: &envtest.Environment{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Stop())
