@@ -3,9 +3,10 @@ package admission
 import (
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // verdict is what a rule file says of a write: it is denied if there are
@@ -28,21 +29,9 @@ func judge(faults, found field.ErrorList, specChanged func() bool) verdict {
 	return v
 }
 
-// maxWarningBytes keeps a warning below the 256 bytes from which on the API
-// server may cut it.
-const maxWarningBytes = 255
-
-// warning cuts a text to what the API server passes on.
-func warning(text string) string {
-	if len(text) <= maxWarningBytes {
-		return text
-	}
-	cut := maxWarningBytes - len("...")
-	for !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut] + "..."
-}
+// warning keeps a text below the 256 bytes from which on the API server may
+// cut a warning.
+func warning(text string) string { return resolve.Cut(text, 255) }
 
 // maxListed bounds how many errors, or warnings, one answer spells out: an
 // operation may have thousands of targets.

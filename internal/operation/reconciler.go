@@ -5,8 +5,9 @@
 // Read in this order: plan.go decides what comes next, from what is recorded;
 // reconciler.go sequences; start.go picks an operation up and freezes its
 // pairs (freeze.go); advance.go gates, checks the pins, records an attempt and
-// calls; status.go is the only way to write. Everything that a destructive
-// step depends on is read live, never from a cache.
+// calls; followup.go asks what became of it; status.go is the only way to
+// write a status. Everything that a destructive step depends on is read live,
+// never from a cache.
 package operation
 
 import (
@@ -96,6 +97,8 @@ func (r *Reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 			"this operation was begun and has lost its record, as a restore from a backup does; what was done is not known: look at the host, then create a new operation")
 	case len(op.Status.Targets) == 0:
 		return r.start(ctx, op)
+	case !r.canCall(op):
+		return reconcile.Result{}, nil // another process froze it, for a provider that it has
 	case !marked:
 		return reconcile.Result{}, r.mark(ctx, op)
 	}
@@ -135,6 +138,17 @@ func (r *Reconciler) mark(ctx context.Context, op *record) error {
 	}
 	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, op.ResourceVersion, StartedAnnotation, op.UID)
 	return r.Writer.Patch(ctx, op.was.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+// canCall tells whether every provider that the targets are pinned to is
+// registered in this process.
+func (r *Reconciler) canCall(op *record) bool {
+	for _, target := range op.Status.Targets {
+		if target.Input != nil && target.Input.Provider != "" && r.Providers[target.Input.Provider] == nil {
+			return false
+		}
+	}
+	return true
 }
 
 func (r *Reconciler) registered(machine *v1alpha3.Machine) bool {

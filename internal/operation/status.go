@@ -6,7 +6,6 @@ import (
 	"maps"
 	"reflect"
 	"time"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // Conditions of an operation.
@@ -31,16 +31,7 @@ const (
 // maxMessage bounds every message that is stored, in bytes.
 const maxMessage = 512
 
-func bounded(message string) string {
-	if len(message) <= maxMessage {
-		return message
-	}
-	cut := maxMessage - len("...")
-	for !utf8.RuneStart(message[cut]) {
-		cut--
-	}
-	return message[:cut] + "..."
-}
+func bounded(message string) string { return resolve.Cut(message, maxMessage) }
 
 // record is an operation as it was read, and its status as it is to be
 // written. It is kept raw: a status made from our types would erase what they

@@ -225,9 +225,9 @@ func TestImageBoundaries(t *testing.T) {
 }
 
 func TestExcerpt(t *testing.T) {
-	require.Equal(t, "short", Excerpt("short"))
-	require.Equal(t, strings.Repeat("x", 80)+"...", Excerpt(strings.Repeat("x", 81)))
-	require.Equal(t, strings.Repeat("x", 79)+"...", Excerpt(strings.Repeat("x", 79)+"éé"), "no character is cut in two")
+	require.Equal(t, strings.Repeat("x", 80), Excerpt(strings.Repeat("x", 80)))
+	require.Equal(t, strings.Repeat("x", 77)+"...", Excerpt(strings.Repeat("x", 81)))
+	require.Equal(t, strings.Repeat("x", 76)+"...", Excerpt(strings.Repeat("x", 76)+"ééé"), "no character is cut in two")
 }
 
 func TestSnapshot(t *testing.T) {

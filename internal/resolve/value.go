@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
@@ -58,14 +59,17 @@ func FormatFault(format string) string {
 
 // Excerpt cuts a value for use in a message, so that a long one cannot hide
 // what the message has to say.
-func Excerpt(value string) string {
-	const most = 80
-	if len(value) <= most {
-		return value
+func Excerpt(value string) string { return Cut(value, 80) }
+
+// Cut shortens a text to a number of bytes, at least 3, never inside a
+// character. A text that was cut ends in dots.
+func Cut(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
-	cut := most
-	for cut > 0 && value[cut]&0xC0 == 0x80 { // never inside a UTF-8 sequence
-		cut--
+	end := most - len("...")
+	for !utf8.RuneStart(text[end]) {
+		end--
 	}
-	return value[:cut] + "..."
+	return text[:end] + "..."
 }

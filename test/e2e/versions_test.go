@@ -330,3 +330,22 @@ func TestReadsThatFail(t *testing.T) {
 	require.Equal(t, "img-t", inputOf(t, op)["hostImage"])
 	require.Len(t, reads, 3, "operation, Machine and version")
 }
+
+// An operation that another process froze, for a provider that this one lacks,
+// is left to that process.
+func TestAnotherProcessHasTheProvider(t *testing.T) {
+	c := newClient(t, ours)
+	name := newOperation(t, c, newMachine(t, c))
+	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+	_, err := r.Reconcile(t.Context(), request)
+	require.NoError(t, err)
+	frozen := get(t, c, "machineoperations", name)
+	require.NotEmpty(t, inputOf(t, frozen))
+	other, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+	other.Providers = map[string]operation.Provider{"Elsewhere": other.Providers[simulated.Name]}
+	_, err = other.Reconcile(t.Context(), request)
+	require.NoError(t, err)
+	require.Equal(t, frozen, get(t, c, "machineoperations", name))
+	require.Equal(t, "Complete", phase(reconcileUntilFinished(t, c, r, name)))
+}
