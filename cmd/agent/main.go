@@ -37,7 +37,8 @@ The config is JSON or YAML:
   MachineName: worker-1
   ProvisioningFormat: ignition   # or cloud-init; optional
 
-Exit codes: 0 done; 1 the API server could not be reached in time, try again;
+Exit codes: 0 done; 1 the API server could not be reached in time, or how to
+reach it is not known yet, try again;
 2 the command line or the config is wrong; 3 the API server refuses, for lack of
 permission or because its CRDs are too old.
 
@@ -78,7 +79,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	client, err := newClient(*kubeconfig)
 	if err != nil {
-		return fail(exitUsage, err)
+		return fail(exitTryAgain, err) // early in a boot it may not be there yet
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()

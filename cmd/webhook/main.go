@@ -81,8 +81,8 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 		HealthProbeBindAddress:  "0", // served by ours, which says why
 		Metrics: metricsserver.Options{
 			BindAddress:   o.metricsAddress,
-			SecureServing: o.webhook, // without it there is no certificate
-			TLSOpts:       o.tls(certificate),
+			SecureServing: true,
+			TLSOpts:       o.metricsTLS(certificate),
 		},
 	})
 	if err != nil {

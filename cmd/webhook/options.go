@@ -160,6 +160,16 @@ func (o *options) tls(certificate *certificate) []func(*tls.Config) {
 	}}
 }
 
+// metricsTLS is the same for metrics. A process that serves no webhook has no
+// certificate, and makes itself one.
+func (o *options) metricsTLS(certificate *certificate) []func(*tls.Config) {
+	settings := o.tls(certificate)
+	if !o.webhook {
+		settings = append(settings, func(c *tls.Config) { c.GetCertificate = nil })
+	}
+	return settings
+}
+
 // version is what the Go toolchain recorded of this build.
 func version() string {
 	info, ok := debug.ReadBuildInfo()

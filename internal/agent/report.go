@@ -71,6 +71,8 @@ func (r *Reporter) try(ctx context.Context, config Config) error {
 			machine.SetName(config.MachineName)
 			if machine, err = machines.Create(ctx, machine, metav1.CreateOptions{}); err == nil {
 				r.Say("created Machine %s", config.MachineName)
+			} else if apierrors.IsNotFound(err) {
+				return fmt.Errorf("%w: it does not serve Machines of %s; install the CRDs first", ErrRefused, v1alpha3.GroupVersion)
 			}
 		}
 	}

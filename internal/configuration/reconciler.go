@@ -17,9 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
@@ -50,7 +52,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named(ControllerName).
-		For(object("MachineConfiguration")).
+		// Its status is ours: what we remember there is no reason to look again.
+		For(object("MachineConfiguration"), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(object("MachineConfigurationVersion"), handler.EnqueueRequestsFromMapFunc(byLabel)).
 		Complete(r)
 }
@@ -113,9 +116,6 @@ func (r *Reconciler) cut(ctx context.Context, configuration, newest *unstructure
 		r.Recorder.Eventf(configuration, nil, corev1.EventTypeWarning, "NoFurtherVersion", "Cut", "%s", message)
 		return nil
 	}
-	if err := r.remember(ctx, configuration, last+1); err != nil {
-		return err
-	}
 	version := object("MachineConfigurationVersion")
 	version.SetName(fmt.Sprintf("%s-v%d", configuration.GetName(), last+1))
 	version.SetLabels(map[string]string{
@@ -123,6 +123,13 @@ func (r *Reconciler) cut(ctx context.Context, configuration, newest *unstructure
 		v1alpha3.ConfigurationVersionLabel: strconv.FormatInt(last+1, 10),
 	})
 	version.Object["spec"] = map[string]any{"version": last + 1, "template": template}
+	// A version that would be refused must not use up a number at each try.
+	if err := r.Writer.Create(ctx, version.DeepCopy(), client.DryRunAll); err != nil {
+		return err
+	}
+	if err := r.remember(ctx, configuration, last+1); err != nil {
+		return err
+	}
 	if err := r.Writer.Create(ctx, version); err != nil {
 		return err
 	}
@@ -142,7 +149,15 @@ func (r *Reconciler) update(ctx context.Context, version *unstructured.Unstructu
 		return err
 	}
 	err = r.Writer.Patch(ctx, version.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
-	if apierrors.IsInvalid(err) { // how a failed test, and an immutable spec, are answered
+	if !apierrors.IsInvalid(err) {
+		return err
+	}
+	// A failed test is answered as an invalid object is. Which one was it?
+	fresh := object("MachineConfigurationVersion")
+	if getErr := r.Live.Get(ctx, client.ObjectKeyFromObject(version), fresh); getErr != nil {
+		return getErr
+	}
+	if fresh.GetResourceVersion() != version.GetResourceVersion() {
 		return apierrors.NewConflict(v1alpha3.GroupVersion.WithResource("machineconfigurationversions").GroupResource(), version.GetName(), err)
 	}
 	return err

@@ -17,7 +17,8 @@ import (
 
 // call is an attempt that is about to be recorded, and then made.
 type call struct {
-	index       int // of the target
+	index       int                     // of the target
+	input       v1alpha3.OperationInput // as it was frozen
 	provider    Provider
 	name        string // of the provider
 	replacement Replacement
@@ -27,49 +28,7 @@ type call struct {
 // accepted, prepares what is to be called, records all that in one write, and
 // only then calls. A write that fails, for whatever reason, means no call.
 func (r *Reconciler) advance(ctx context.Context, op *record) (reconcile.Result, error) {
-	var calls []call
-	wake := time.Duration(0)
-	again := func(after time.Duration) {
-		if after > 0 && (wake == 0 || after < wake) {
-			wake = after
-		}
-	}
-	for i := range op.Status.Targets {
-		target := op.Status.Targets[i]
-		next := next(target)
-		if next == poll {
-			if !r.poll(ctx, op, i) {
-				again(r.PollInterval)
-			}
-			continue
-		}
-		if next == lookUp {
-			accepted, err := r.lookUp(ctx, op, i)
-			switch {
-			case err != nil:
-				r.say(op, i, fmt.Sprintf("the provider cannot be asked about attempt %d, which is tried again: %v", target.Attempts, err))
-				again(r.Backoff.after(target.Attempts))
-				continue
-			case accepted:
-				again(r.PollInterval)
-				continue
-			}
-			if wait := r.untilNextAttempt(target); wait > 0 {
-				again(wait)
-				continue
-			}
-		}
-		if next == none {
-			continue
-		}
-		c, err := r.prepare(ctx, op, i)
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-		if c != nil {
-			calls = append(calls, *c)
-		}
-	}
+	calls, wake, unreadable := r.step(ctx, op)
 	r.settle(op)
 	if err := op.write(ctx, r.Writer); err != nil {
 		if strict.SchemaTooOld(err) {
@@ -77,21 +36,58 @@ func (r *Reconciler) advance(ctx context.Context, op *record) (reconcile.Result,
 		}
 		return reconcile.Result{}, err
 	}
-	if len(calls) == 0 {
-		r.announce(op)
-		return reconcile.Result{RequeueAfter: wake}, nil
-	}
-	again(r.makeCalls(ctx, op, calls))
-	r.settle(op)
-	if err := op.write(ctx, r.Writer); err != nil {
-		if apierrors.IsNotFound(err) {
-			r.mourn(ctx, op, calls)
-			return reconcile.Result{}, nil
+	if len(calls) > 0 {
+		wake = sooner(wake, r.makeCalls(ctx, op, calls))
+		r.settle(op)
+		if err := op.write(ctx, r.Writer); err != nil {
+			return reconcile.Result{}, r.mourn(ctx, op, calls, err)
 		}
-		return reconcile.Result{}, err
 	}
 	r.announce(op)
-	return reconcile.Result{RequeueAfter: wake}, nil
+	return reconcile.Result{RequeueAfter: wake}, unreadable
+}
+
+// step plans each target, and does what takes no destructive call. It returns
+// the calls to make, when to look again (0 for not at all), and the last error
+// of a read, which held up its own target only.
+func (r *Reconciler) step(ctx context.Context, op *record) (calls []call, wake time.Duration, unreadable error) {
+	seen := map[string]bool{}
+	for i := range op.Status.Targets {
+		target := op.Status.Targets[i]
+		next := next(target)
+		if next != none && seen[target.MachineRef] {
+			r.fail(op, i, "DuplicateTarget", "the Machine is a target already; older CRDs let it be listed twice")
+			continue
+		}
+		seen[target.MachineRef] = true
+		if next == poll {
+			wake = sooner(wake, r.poll(ctx, op, i))
+		}
+		if next == lookUp {
+			var again bool
+			if again, wake = r.lookUp(ctx, op, i, wake); again {
+				next = attempt
+			}
+		}
+		if next == attempt {
+			c, err := r.prepare(ctx, op, i)
+			if err != nil {
+				unreadable = err
+			}
+			if c != nil {
+				calls = append(calls, *c)
+			}
+		}
+	}
+	return calls, wake, unreadable
+}
+
+// sooner returns the shorter of two waits, of which 0 is none at all.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || (b > 0 && b < a) {
+		return b
+	}
+	return a
 }
 
 // prepare checks what a destructive call depends on and records the attempt in
@@ -157,50 +153,67 @@ func (r *Reconciler) prepare(ctx context.Context, op *record, index int) (*call,
 		fields["startedAt"] = now
 	}
 	op.setTarget(index, fields)
-	return &call{index, provider, name, Replacement{
+	return &call{index, input, provider, name, Replacement{
 		Key: keyFor(op.UID, machine.Name), Machine: machine.Name, ProviderID: providerID, Pair: pair, UserData: userData,
 	}}, nil
 }
 
 // makeCalls calls the provider for each attempt that was recorded, and notes
-// the answers. It returns when to try again, 0 for not at all.
+// the answers. What a call depends on is read again just before it, since the
+// calls before may have taken long: an operation that was stopped meanwhile
+// makes no further one. It returns when to look again, 0 for not at all.
 func (r *Reconciler) makeCalls(ctx context.Context, op *record, calls []call) time.Duration {
 	wake := time.Duration(0)
 	for _, c := range calls {
 		target := op.Status.Targets[c.index]
+		if current, err := r.read(ctx, op.Name); err != nil || current.UID != op.UID || current.DeletionTimestamp != nil || final(current.Status.Phase) {
+			return sooner(wake, r.Backoff.after(target.Attempts))
+		}
+		machine, err := r.readMachine(ctx, target.MachineRef)
+		if apierrors.IsNotFound(err) {
+			r.fail(op, c.index, "MachineNotFound", "the Machine does not exist any more")
+			continue
+		}
+		if err != nil {
+			wake = sooner(wake, r.Backoff.after(target.Attempts))
+			continue
+		}
+		if reason, message := pinFault(c.input, machine); reason != "" {
+			r.fail(op, c.index, reason, message)
+			continue
+		}
 		log := logf.FromContext(ctx).WithValues("machine", target.MachineRef, "attempt", target.Attempts)
 		log.Info("calling the provider", "provider", c.name, "image", c.replacement.Pair.Image, "format", c.replacement.Pair.Format)
 		id, err := c.provider.Replace(ctx, c.replacement)
 		switch {
 		case err == nil:
 			r.accept(op, c.index, c.name, id)
-			wake = r.PollInterval
+			wake = sooner(wake, r.PollInterval)
 		case isPermanent(err):
 			r.fail(op, c.index, "ProviderFailed", err.Error())
 		default:
 			log.Error(err, "the provider did not accept")
 			r.say(op, c.index, fmt.Sprintf("attempt %d was not accepted and is tried again: %v", target.Attempts, err))
-			if after := r.Backoff.after(target.Attempts); wake == 0 || after < wake {
-				wake = after
-			}
+			wake = sooner(wake, r.Backoff.after(target.Attempts))
 		}
 	}
 	return wake
 }
 
-// untilNextAttempt is how long to wait before an attempt is repeated. A clock
-// that was set back cannot make it longer than the backoff itself.
+// untilNextAttempt is how long to wait before an attempt is repeated. One that
+// seems to lie in the future was recorded by another clock and is not waited
+// for: whether it was accepted has just been asked.
 func (r *Reconciler) untilNextAttempt(target v1alpha3.OperationTarget) time.Duration {
-	backoff := r.Backoff.after(target.Attempts)
-	if target.LastAttemptAt == nil {
+	now := r.Clock.Now()
+	if target.LastAttemptAt == nil || target.LastAttemptAt.After(now) {
 		return 0
 	}
-	return min(backoff, target.LastAttemptAt.Add(backoff).Sub(r.Clock.Now()))
+	return max(0, target.LastAttemptAt.Add(r.Backoff.after(target.Attempts)).Sub(now))
 }
 
 func (r *Reconciler) accept(op *record, index int, provider, id string) {
 	record := map[string]any{"provider": provider, "operationID": id}
-	op.setTarget(index, map[string]any{"providerOperation": record, "stage": stageReplacing})
+	op.setTarget(index, map[string]any{"providerOperation": record, "stage": stageReplacing, "message": "the host is being replaced"})
 }
 
 func (r *Reconciler) say(op *record, index int, message string) {

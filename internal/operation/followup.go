@@ -3,16 +3,20 @@ package operation
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// lookUp asks whether an attempt whose answer was lost had been accepted.
-func (r *Reconciler) lookUp(ctx context.Context, op *record, index int) (accepted bool, err error) {
+// lookUp asks whether an attempt whose answer was lost had been accepted, and
+// tells whether it is to be made again now.
+func (r *Reconciler) lookUp(ctx context.Context, op *record, index int, wake time.Duration) (again bool, _ time.Duration) {
 	target := op.Status.Targets[index]
 	name := ""
 	if target.Input != nil {
@@ -20,48 +24,67 @@ func (r *Reconciler) lookUp(ctx context.Context, op *record, index int) (accepte
 	}
 	if name == "" { // a legacy snapshot does not say
 		machine, err := r.readMachine(ctx, target.MachineRef)
+		if apierrors.IsNotFound(err) {
+			r.fail(op, index, "MachineNotFound", "the Machine does not exist any more, and whether its host was replaced is not known")
+			return false, wake
+		}
 		if err != nil {
-			return false, err
+			return false, sooner(wake, r.Backoff.after(target.Attempts))
 		}
 		name, _ = providerOf(machine)
 	}
 	provider := r.Providers[name]
 	if provider == nil {
-		return false, fmt.Errorf("provider %q is not registered here", name)
+		r.fail(op, index, "ProviderChanged", fmt.Sprintf("provider %q, which was called, is not registered here", name))
+		return false, wake
 	}
 	id, found, err := provider.Lookup(ctx, keyFor(op.UID, target.MachineRef))
-	if err == nil && found {
+	switch {
+	case err != nil && isPermanent(err):
+		r.fail(op, index, "ProviderFailed", err.Error())
+		return false, wake
+	case err != nil:
+		// What the error says may differ each time, and a status that changes
+		// each time would bring us back at once.
+		logf.FromContext(ctx).Error(err, "the provider does not say whether it accepted", "machine", target.MachineRef)
+		r.say(op, index, fmt.Sprintf("the provider does not say whether it accepted attempt %d; it is asked again", target.Attempts))
+		return false, sooner(wake, r.Backoff.after(target.Attempts))
+	case found:
 		r.accept(op, index, name, id)
+		return false, sooner(wake, r.PollInterval)
 	}
-	return found, err
+	wait := r.untilNextAttempt(target)
+	return wait == 0, sooner(wake, wait)
 }
 
-// poll asks how far a replacement has come, and tells whether it has finished.
-func (r *Reconciler) poll(ctx context.Context, op *record, index int) (finished bool) {
+// poll asks how far a replacement has come, and returns when to ask again, 0
+// for not at all.
+func (r *Reconciler) poll(ctx context.Context, op *record, index int) time.Duration {
 	target := op.Status.Targets[index]
 	provider := r.Providers[target.ProviderOperation.Provider]
 	if provider == nil {
-		return false
+		r.say(op, index, fmt.Sprintf("provider %q, which replaces the host, is not registered here", target.ProviderOperation.Provider))
+		return 0
 	}
 	progress, err := provider.Poll(ctx, target.ProviderOperation.OperationID)
 	switch {
 	case err != nil && isPermanent(err):
 		r.fail(op, index, "ProviderFailed", err.Error())
-		return true
+		return 0
 	case err != nil:
 		logf.FromContext(ctx).Error(err, "the provider does not say how far it has come", "machine", target.MachineRef)
-		return false
+		return max(r.PollInterval, r.Backoff.Cap/10)
 	case progress.State == Succeeded:
 		op.setTarget(index, map[string]any{
 			"phase": string(v1alpha3.OperationComplete), "stage": stageDone,
 			"message": "the host was replaced", "completedAt": timestamp(r.Clock.Now()),
 		})
-		return true
+		return 0
 	case progress.State == Failed:
 		r.fail(op, index, "ProviderFailed", "the provider reports: "+progress.Message)
-		return true
+		return 0
 	}
-	return false
+	return r.PollInterval
 }
 
 // settle gives the operation the phase that its targets add up to.
@@ -83,7 +106,7 @@ func (r *Reconciler) settle(op *record) {
 		message = target.Message
 		if target.Phase == v1alpha3.OperationFailed {
 			if failed++; failed == 1 {
-				reason = target.Stage
+				reason = reasonOf(target.Stage)
 			}
 		}
 	}
@@ -97,6 +120,18 @@ func (r *Reconciler) settle(op *record) {
 	op.set(bounded(message), "message")
 	op.setCondition(ConditionComplete, status, reason, message, now)
 }
+
+// reasonOf makes a reason of the stage that a target failed at. One that others
+// wrote may not be fit, and the whole write would be refused for it.
+func reasonOf(stage string) string {
+	if !legalReason.MatchString(stage) {
+		return "TargetFailed"
+	}
+	return stage
+}
+
+// legalReason is what the API asks of the reason of a condition.
+var legalReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 
 // announce tells of an operation that has finished with the last write.
 func (r *Reconciler) announce(op *record) {
@@ -113,15 +148,24 @@ func (r *Reconciler) announce(op *record) {
 	r.event(op.was, nil, kind, "HostReplace"+string(op.Status.Phase), "Replace", op.Status.Message)
 }
 
-// mourn records the outcome of calls whose operation was deleted meanwhile,
-// where people will look for it.
-func (r *Reconciler) mourn(ctx context.Context, op *record, calls []call) {
+// mourn takes the answers of calls that could not be recorded. Where the
+// operation can still be written that is done anew; where it is gone, or over,
+// they are told where people will look for them: on the Machines.
+func (r *Reconciler) mourn(ctx context.Context, op *record, calls []call, writeErr error) error {
+	current, err := r.read(ctx, op.Name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return writeErr
+	}
+	if err == nil && current.UID == op.UID && current.DeletionTimestamp == nil && !final(current.Status.Phase) {
+		return writeErr
+	}
 	for _, c := range calls {
 		target := op.Status.Targets[c.index]
-		message := fmt.Sprintf("MachineOperation %s was deleted while the host was being replaced: stage %s, %s", op.Name, target.Stage, target.Message)
-		logf.FromContext(ctx).Info("the operation was deleted during the call", "machine", target.MachineRef, "stage", target.Stage)
-		r.event(machineOf(target), nil, corev1.EventTypeWarning, "OperationDeleted", "Replace", message)
+		logf.FromContext(ctx).Info("the operation ended during the call", "machine", target.MachineRef, "stage", target.Stage, "message", target.Message)
+		r.event(machineOf(target), nil, corev1.EventTypeWarning, "OperationEnded", "Replace",
+			fmt.Sprintf("MachineOperation %s was deleted or ended by others during its call: stage %s, %s", op.Name, target.Stage, target.Message))
 	}
+	return nil
 }
 
 // machineOf is the Machine of a target, as an Event refers to it.

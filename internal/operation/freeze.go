@@ -91,9 +91,9 @@ func (r resolved) from(source resolve.Source) string {
 }
 
 // providerOf returns who replaces the host of a Machine, and its identifier
-// there. The legacy spellings count where spec.host.external is absent.
+// there. The legacy spellings count where spec.host.external names no provider.
 func providerOf(machine *v1alpha3.Machine) (provider, id string) {
-	if host := machine.Spec.Host; host != nil && host.External != nil {
+	if host := machine.Spec.Host; host != nil && host.External != nil && host.External.Provider != "" {
 		return host.External.Provider, host.External.ProviderID
 	}
 	return machine.Spec.Provider, machine.Spec.ProviderID

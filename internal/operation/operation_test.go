@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
@@ -50,7 +51,7 @@ func TestOutcome(t *testing.T) {
 	complete, failed := target(v1alpha3.OperationComplete, 1), target(v1alpha3.OperationFailed, 0)
 	for want, cases := range map[v1alpha3.OperationPhase][][]v1alpha3.OperationTarget{
 		v1alpha3.OperationPending:    {{pending}, {pending, pending}},
-		v1alpha3.OperationInProgress: {{running}, {pending, running}, {failed, running}, {complete, pending}},
+		v1alpha3.OperationInProgress: {{{Phase: v1alpha3.OperationInProgress, ProviderOperation: &v1alpha3.ProviderOperation{OperationID: "o"}}}, {running}, {pending, running}, {failed, running}, {complete, pending}},
 		v1alpha3.OperationComplete:   {{complete}, {complete, complete}},
 		v1alpha3.OperationFailed:     {{failed}, {complete, failed}},
 	} {
@@ -67,6 +68,48 @@ func TestBackoff(t *testing.T) {
 	require.Equal(t, 8*time.Second, b.after(4))
 	for _, attempts := range []int32{20, 70, math.MaxInt32} {
 		require.Equal(t, 5*time.Minute, b.after(attempts))
+	}
+}
+
+// A clock that was set back holds no attempt up, and one that is right waits.
+func TestUntilNextAttempt(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	r := &Reconciler{Clock: clocktesting.NewFakePassiveClock(now), Backoff: Backoff{Base: time.Minute, Cap: time.Hour}}
+	for name, test := range map[string]struct {
+		last *metav1.Time
+		want time.Duration
+	}{
+		"never":         {nil, 0},
+		"just now":      {&metav1.Time{Time: now}, 2 * time.Minute},
+		"a while ago":   {&metav1.Time{Time: now.Add(-time.Minute)}, time.Minute},
+		"long ago":      {&metav1.Time{Time: now.Add(-time.Hour)}, 0},
+		"in the future": {&metav1.Time{Time: now.Add(time.Hour)}, 0},
+	} {
+		require.Equal(t, test.want, r.untilNextAttempt(v1alpha3.OperationTarget{Attempts: 2, LastAttemptAt: test.last}), name)
+	}
+}
+
+// An operation is read whatever times others wrote into it.
+func TestTimesThatGoCannotParse(t *testing.T) {
+	raw := &unstructured.Unstructured{Object: map[string]any{
+		"spec": map[string]any{"operationKind": "HostReplace", "machineRef": "a"},
+		"status": map[string]any{"phase": "InProgress", "startedAt": "yesterday", "completedAt": "2026-01-01T00:00:00Z",
+			"conditions": []any{map[string]any{"type": "Theirs", "lastTransitionTime": "never"}},
+			"targets":    []any{map[string]any{"machineRef": "a", "startedAt": "2026-01-01t00:00:00z", "attempts": int64(1)}}},
+	}}
+	r, err := newRecord(raw)
+	require.NoError(t, err)
+	require.Equal(t, int32(1), r.Status.Targets[0].Attempts)
+	require.Nil(t, r.Status.StartedAt)
+	require.NotNil(t, r.Status.CompletedAt)
+	require.Equal(t, raw.Object, r.now.Object, "they are written back as they were")
+	require.Equal(t, []string{"name/a"}, indexByMachine(raw), "and not overlooked")
+}
+
+func TestReasonOf(t *testing.T) {
+	require.Equal(t, "ProviderFailed", reasonOf("ProviderFailed"))
+	for _, stage := range []string{"", "Reimaging host", "1st", "x-"} {
+		require.Equal(t, "TargetFailed", reasonOf(stage), stage)
 	}
 }
 

@@ -118,7 +118,7 @@ func over(other, op *record) bool {
 	if !final(other.Status.Phase) {
 		return false
 	}
-	called := slices.ContainsFunc(other.Status.Targets, func(t v1alpha3.OperationTarget) bool { return t.Attempts > 0 })
+	called := slices.ContainsFunc(other.Status.Targets, begun)
 	return !called || other.Status.CompletedAt == nil || other.Status.CompletedAt.Before(&op.CreationTimestamp)
 }
 
@@ -126,6 +126,9 @@ func over(other, op *record) bool {
 func actsOn(op *record, machine *v1alpha3.Machine) bool {
 	if op.Spec.OperationKind != v1alpha3.HostReplace {
 		return false
+	}
+	if len(op.Status.Targets) == 0 && op.CreationTimestamp.Before(&machine.CreationTimestamp) {
+		return false // it is refused for that
 	}
 	if len(op.Status.Targets) > 0 {
 		for _, target := range op.Status.Targets {

@@ -43,16 +43,19 @@ func final(phase v1alpha3.OperationPhase) bool {
 	return phase == v1alpha3.OperationComplete || phase == v1alpha3.OperationFailed
 }
 
+// begun tells whether a call for the target was made, or may have been.
+func begun(t v1alpha3.OperationTarget) bool { return t.Attempts > 0 || t.ProviderOperation != nil }
+
 // outcome is the phase that the targets give their operation.
 func outcome(targets []v1alpha3.OperationTarget) v1alpha3.OperationPhase {
-	begun, failed, open := false, false, false
+	moved, failed, open := false, false, false
 	for _, t := range targets {
-		begun = begun || t.Attempts > 0 || final(t.Phase)
+		moved = moved || begun(t) || final(t.Phase)
 		failed = failed || t.Phase == v1alpha3.OperationFailed
 		open = open || !final(t.Phase)
 	}
 	switch {
-	case open && begun:
+	case open && moved:
 		return v1alpha3.OperationInProgress
 	case open:
 		return v1alpha3.OperationPending

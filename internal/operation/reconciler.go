@@ -156,13 +156,15 @@ func (r *Reconciler) registered(machine *v1alpha3.Machine) bool {
 	return r.Providers[provider] != nil
 }
 
-// refuse fails an operation before anything was called.
+// refuse fails an operation as a whole.
 func (r *Reconciler) refuse(ctx context.Context, op *record, reason, message string) error {
 	now := r.Clock.Now()
 	op.set(string(v1alpha3.OperationFailed), "phase")
 	op.set(bounded(message), "message")
 	op.set(timestamp(now), "completedAt")
-	op.setCondition(ConditionFrozen, metav1.ConditionFalse, reason, message, now)
+	if len(op.Status.Targets) == 0 {
+		op.setCondition(ConditionFrozen, metav1.ConditionFalse, reason, message, now)
+	}
 	op.setCondition(ConditionComplete, metav1.ConditionFalse, reason, message, now)
 	if err := op.write(ctx, r.Writer); err != nil {
 		if strict.SchemaTooOld(err) {

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -34,12 +37,20 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 		}
 		return reconcile.Result{}, err
 	}
+	ours := 0
 	for i := range machines {
-		if !r.registered(&machines[i]) {
-			return reconcile.Result{}, nil // another controller's
+		if r.registered(&machines[i]) {
+			ours++
 		}
 	}
-	if reason, message := selectionFault(op.MachineOperation, machines); reason != "" {
+	if ours < len(machines) {
+		if ours > 0 {
+			r.event(op.was, nil, corev1.EventTypeWarning, "MixedProviders", "PickUp",
+				"not every Machine that is selected has a provider that is registered here; the operation is left alone: create one for each provider")
+		}
+		return reconcile.Result{}, nil // another controller's
+	}
+	if reason, message := selectionFault(op.MachineOperation, machines, r.Clock.Now()); reason != "" {
 		return reconcile.Result{}, r.refuse(ctx, op, reason, message)
 	}
 	for i := range machines {
@@ -64,6 +75,9 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 		// In a reconcile of its own, after which the version is read again: it
 		// may have been edited until now.
 		if err := r.markDeployed(ctx, unmarked); err != nil {
+			if strict.SchemaTooOld(err) {
+				return reconcile.Result{}, r.refuseOldSchema(ctx, op)
+			}
 			return reconcile.Result{}, err
 		}
 		return reconcile.Result{RequeueAfter: 1}, nil
@@ -100,6 +114,9 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 // name. A Machine that is named and not there is an error.
 func (r *Reconciler) machinesOf(ctx context.Context, op *record) ([]v1alpha3.Machine, error) {
 	var machines []v1alpha3.Machine
+	if len(validation.IsDNS1123Subdomain(op.Spec.MachineRef)) > 0 && op.Spec.MachineRef != "" {
+		return nil, apierrors.NewNotFound(v1alpha3.GroupVersion.WithResource("machines").GroupResource(), op.Spec.MachineRef)
+	}
 	if op.Spec.MachineRef != "" {
 		machine, err := r.readMachine(ctx, op.Spec.MachineRef)
 		if err != nil {
@@ -130,10 +147,18 @@ func (r *Reconciler) machinesOf(ctx context.Context, op *record) ([]v1alpha3.Mac
 	return machines, nil
 }
 
-// selectionFault says what makes the choice of Machines unfit.
-func selectionFault(op *v1alpha3.MachineOperation, machines []v1alpha3.Machine) (reason, message string) {
+// mostWait is how old an operation may be when it is picked up: long enough to
+// outlast a controller that is restarted, or away for a while. What was meant
+// longer ago than that may not be meant any more.
+const mostWait = time.Hour
+
+// selectionFault says what makes an operation, or its choice of Machines,
+// unfit to begin.
+func selectionFault(op *v1alpha3.MachineOperation, machines []v1alpha3.Machine, now time.Time) (reason, message string) {
 	selector := op.Spec.MachineSelector
 	switch {
+	case now.Sub(op.CreationTimestamp.Time) > mostWait:
+		return "TooOld", fmt.Sprintf("the operation is older than %s and was not begun; it does not fire late: create a new operation", mostWait)
 	case (op.Spec.MachineRef == "") == (selector == nil):
 		return "InvalidSelection", "exactly one of spec.machineRef and spec.machineSelector must say which Machines to replace; create a new operation with one of them"
 	case selector != nil && len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0:
@@ -160,6 +185,7 @@ func selectionFault(op *v1alpha3.MachineOperation, machines []v1alpha3.Machine) 
 func (r *Reconciler) resolveAll(ctx context.Context, machines []v1alpha3.Machine) (all []resolved, unmarked *v1alpha3.MachineConfigurationVersion, err error) {
 	type pin struct {
 		name    string
+		pinned  bool
 		version int32
 	}
 	versions := map[pin]*v1alpha3.MachineConfigurationVersion{}
@@ -170,7 +196,7 @@ func (r *Reconciler) resolveAll(ctx context.Context, machines []v1alpha3.Machine
 			ref := *machine.Spec.ConfigurationRef
 			key := pin{name: ref.Name}
 			if ref.Version != nil {
-				key.version = *ref.Version
+				key.pinned, key.version = true, *ref.Version
 			}
 			if version = versions[key]; version == nil {
 				if version, err = resolve.Version(ctx, r.Live, ref); err != nil {
@@ -205,7 +231,7 @@ func named(machine *v1alpha3.Machine, err error) error {
 
 func (r *Reconciler) markDeployed(ctx context.Context, version *v1alpha3.MachineConfigurationVersion) error {
 	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"deployed":true}}`, version.ResourceVersion)
-	return r.Writer.Status().Patch(ctx, version.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)))
+	return r.Writer.Status().Patch(ctx, version.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)), strictly)
 }
 
 // refuseOldSchema fails an operation whose record the CRD would not keep.
@@ -215,5 +241,5 @@ func (r *Reconciler) refuseOldSchema(ctx context.Context, op *record) error {
 		return err
 	}
 	return r.refuse(ctx, fresh, "SchemaTooOld",
-		"the CRD of MachineOperation lacks fields that hostformat freezes (status.targets[].input); upgrade the CRDs first, then create a new operation")
+		"the CRDs lack fields that hostformat records what it does in (status.targets[].input of MachineOperation, status.deployed of MachineConfigurationVersion); upgrade the CRDs first, then create a new operation")
 }

@@ -43,7 +43,38 @@ type record struct {
 
 func newRecord(raw *unstructured.Unstructured) (*record, error) {
 	r := &record{was: raw, now: raw.DeepCopy(), MachineOperation: &v1alpha3.MachineOperation{}}
-	return r, runtime.DefaultUnstructuredConverter.FromUnstructured(raw.Object, r.MachineOperation)
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(raw.Object, r.MachineOperation)
+	if err != nil {
+		r.MachineOperation = &v1alpha3.MachineOperation{}
+		readable := raw.DeepCopy()
+		dropTimes(readable.Object["status"])
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(readable.Object, r.MachineOperation)
+	}
+	return r, err
+}
+
+// dropTimes removes from a status, for reading only, every time that Go cannot
+// parse: CRDs take spellings that it does not, and an operation must not be
+// stuck, or overlooked, for one.
+func dropTimes(value any) {
+	switch value := value.(type) {
+	case []any:
+		for _, item := range value {
+			dropTimes(item)
+		}
+	case map[string]any:
+		for name, item := range value {
+			switch name {
+			case "startedAt", "completedAt", "lastAttemptAt", "lastTransitionTime":
+				text, _ := item.(string)
+				if _, err := time.Parse(time.RFC3339, text); err != nil {
+					delete(value, name)
+				}
+			default:
+				dropTimes(item)
+			}
+		}
+	}
 }
 
 // set writes a field of the status.
@@ -113,6 +144,9 @@ func (r *record) patch() (patch []byte, changed bool, err error) {
 	return patch, true, err
 }
 
+// strictly makes an error of a field that the CRD would else drop in silence.
+var strictly = &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{FieldValidation: metav1.FieldValidationStrict}}
+
 // write stores what has changed in the status, strictly: a field that the CRD
 // does not know is an error, where it would else be dropped in silence. The
 // record then is as it was stored.
@@ -122,8 +156,7 @@ func (r *record) write(ctx context.Context, c client.Client) error {
 		return err
 	}
 	raw := r.was.DeepCopy()
-	err = c.Status().Patch(ctx, raw, client.RawPatch(types.MergePatchType, patch), &client.SubResourcePatchOptions{
-		PatchOptions: client.PatchOptions{FieldValidation: metav1.FieldValidationStrict}})
+	err = c.Status().Patch(ctx, raw, client.RawPatch(types.MergePatchType, patch), strictly)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func Cut(text string, most int) string {
 		return text
 	}
 	end := most - len("...")
-	for !utf8.RuneStart(text[end]) {
+	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}
 	return text[:end] + "..."

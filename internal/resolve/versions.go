@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
@@ -18,6 +19,11 @@ import (
 // nothing is ever replaced by a default. Any other error is a failed read.
 // Reads should be live: a cache may lag behind the version that was meant.
 func Version(ctx context.Context, reader client.Reader, ref v1alpha3.ConfigurationReference) (*v1alpha3.MachineConfigurationVersion, error) {
+	// The API server refuses such a name in a path or a selector, which would
+	// look like a read that failed.
+	if errs := validation.IsValidLabelValue(ref.Name); len(errs) > 0 || ref.Name == "" {
+		return nil, errorf(VersionNotFound, "spec.configurationRef names %q, which cannot be the name of a MachineConfiguration with versions; correct the name", Excerpt(ref.Name))
+	}
 	if ref.Version != nil {
 		return pinnedVersion(ctx, reader, ref.Name, *ref.Version)
 	}

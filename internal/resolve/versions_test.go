@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,6 +134,17 @@ func TestVersion(t *testing.T) {
 				require.Equal(t, len(test.pages), reader.lists, "each page is read once")
 			}
 		})
+	}
+}
+
+// A name that no object can have is not a read that fails.
+func TestVersionOfAnImpossibleName(t *testing.T) {
+	pin := int32(1)
+	for _, name := range []string{"", "edge/pool", strings.Repeat("x", 64), "a b"} {
+		for _, version := range []*int32{nil, &pin} {
+			_, err := Version(t.Context(), &pages{err: errors.New("not to be read")}, v1alpha3.ConfigurationReference{Name: name, Version: version})
+			requireReason(t, err, VersionNotFound)
+		}
 	}
 }
 

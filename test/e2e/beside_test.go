@@ -140,6 +140,25 @@ func TestStatusOfOthersSurvives(t *testing.T) {
 	require.Equal(t, was.Object["status"], now.Object["status"])
 }
 
+// A Machine that is listed twice, as older CRDs allow, is replaced once.
+func TestMachineListedTwice(t *testing.T) {
+	c := newClient(t, foreign)
+	require.NoError(t, foreign.RemoveWebhook(t.Context()))
+	t.Cleanup(func() { require.NoError(t, foreign.InstallWebhook(context.Background())) })
+	machine := uniqueName()
+	store(t, c, "machines", object(t, "machines", machine, "spec: {"+host("image: img-m, provisioningFormat: CloudInit")+"}"))
+	target := "{machineRef: " + machine + ", input: {hostImage: img-m, provisioningFormat: CloudInit}}"
+	op := object(t, "machineoperations", uniqueName(), "{spec: {operationKind: HostReboot, machineRef: "+machine+"}, status: {targets: ["+target+", "+target+"]}}")
+	store(t, c, "machineoperations", op)
+	_, err := c.of("machineoperations").Patch(t.Context(), op.GetName(), types.MergePatchType, []byte(`{"spec":{"operationKind":"HostReplace"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	startControllers(t, foreign, foreign.Kubeconfig, "hostreplace", forgetful)
+	done := finished(t, c, op.GetName())
+	require.Equal(t, "DuplicateTarget", reason(done), message(done))
+	require.Equal(t, "Complete", targetOf(t, done, 0)["phase"])
+	require.Equal(t, 1, calls(t, foreign, done, machine).DestructiveCalls)
+}
+
 // A terminal phase that another writer set meanwhile is never turned back.
 func TestTerminalPhaseWins(t *testing.T) {
 	c := newClient(t, foreign)

@@ -175,6 +175,8 @@ func TestRefusedOperations(t *testing.T) {
 		created, first := get(t, c, "machines", "no-such-machine").GetCreationTimestamp(), get(t, c, "machineoperations", name).GetCreationTimestamp()
 		if first.Before(&created) {
 			refused(t, name, "MachineIsNewer", "was created after this operation")
+			next := finished(t, c, newOperation(t, c, "no-such-machine"))
+			require.Equal(t, "Complete", phase(next), message(next))
 		}
 	})
 	t.Run("another provider's Machine is left alone", func(t *testing.T) {

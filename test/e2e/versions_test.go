@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -29,7 +30,7 @@ import (
 // One version after the other is cut, as deployments make it necessary.
 func TestConfigurationController(t *testing.T) {
 	c := newClient(t, foreign)
-	startControllers(t, foreign, foreign.Kubeconfig, "machineconfiguration")
+	running := startControllers(t, foreign, foreign.Kubeconfig, "machineconfiguration")
 	name := uniqueName()
 	template := func(image string) string {
 		return `{"spec":{"template":{"host":{"image":"` + image + `","provisioningFormat":"CloudInit","futureKnob":{"a":[{}]}},"serial":9007199254740993}}}`
@@ -94,6 +95,24 @@ func TestConfigurationController(t *testing.T) {
 		list, err := c.of("machineconfigurationversions").List(t.Context(), metav1.ListOptions{LabelSelector: v1alpha3.ConfigurationLabel + "=" + last})
 		require.NoError(t, err)
 		require.Len(t, list.Items, 1)
+	})
+	t.Run("a template that is refused uses up no numbers", func(t *testing.T) {
+		require.NoError(t, foreign.RemoveWebhook(t.Context()))
+		bad := uniqueName()
+		store(t, c, "machineconfigurations", object(t, "machineconfigurations", bad, `spec: {template: {host: {image: "img\u200b"}}}`))
+		require.NoError(t, foreign.InstallWebhook(t.Context()))
+		_, err := c.of("machineconfigurations").Patch(t.Context(), bad, types.MergePatchType, []byte(`{"spec":{"priority":1}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		list, err := c.of("machineconfigurationversions").List(t.Context(), metav1.ListOptions{LabelSelector: v1alpha3.ConfigurationLabel + "=" + bad})
+		require.NoError(t, err)
+		for _, version := range list.Items { // cut while there was no webhook
+			require.NoError(t, c.of("machineconfigurationversions").Delete(t.Context(), version.GetName(), metav1.DeleteOptions{}))
+		}
+		require.EventuallyWithT(t, func(collect *assert.CollectT) {
+			assert.GreaterOrEqual(collect, strings.Count(running.log.String(), "Reconciler error"), 5)
+		}, patience, interval)
+		latest, _, _ := unstructured.NestedInt64(get(t, c, "machineconfigurations", bad).Object, "status", "latestVersion")
+		require.LessOrEqual(t, latest, int64(1))
 	})
 	t.Run("an image that was stored untrimmed converges", func(t *testing.T) {
 		require.NoError(t, foreign.RemoveWebhook(t.Context()))
@@ -296,6 +315,50 @@ func TestSelector(t *testing.T) {
 			calls(t, ours, op, target["machineRef"].(string)).DestructiveCalls})
 	}
 
+	t.Run("one that is stopped makes no further call", func(t *testing.T) {
+		r, dir := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+		rack := uniqueName()
+		for _, suffix := range []string{"-a", "-b", "-c"} {
+			u := object(t, "machines", rack+suffix, "spec: {host: {image: img-a, provisioningFormat: CloudInit, external: {provider: Stopper}}}")
+			u.SetLabels(map[string]string{"rack": rack})
+			store(t, c, "machines", u)
+		}
+		name := uniqueName()
+		created, err := c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", name, "spec: {operationKind: HostReplace, machineSelector: {matchLabels: {rack: "+rack+"}}}"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		r.Providers = map[string]operation.Provider{"Stopper": stopper{r.Providers[simulated.Name], func() {
+			_, err := c.of("machineoperations").Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":{"phase":"Failed","message":"stopped by hand"}}`), metav1.PatchOptions{}, "status")
+			require.NoError(t, err)
+		}}}
+		op := reconcileUntilFinished(t, c, r, name)
+		require.Equal(t, "stopped by hand", message(op))
+		for suffix, acts := range map[string]int{"-a": 1, "-b": 0, "-c": 0} {
+			record, err := (&simulated.DirStore{Dir: dir}).Get(t.Context(), simulated.ID(string(created.GetUID())+"/"+rack+suffix))
+			require.NoError(t, err)
+			if acts == 0 {
+				require.Nil(t, record)
+			} else {
+				require.Equal(t, acts, record.DestructiveCalls)
+			}
+		}
+	})
+	t.Run("a pinned version is not an unpinned one", func(t *testing.T) {
+		rack := uniqueName()
+		v := object(t, "machineconfigurationversions", rack+"-v1", "spec: {version: 1, template: {host: {image: img-t, provisioningFormat: CloudInit}}}")
+		v.SetLabels(map[string]string{v1alpha3.ConfigurationLabel: rack})
+		store(t, c, "machineconfigurationversions", v)
+		for suffix, pin := range map[string]string{"-a": "", "-b": ", version: 0"} {
+			u := object(t, "machines", rack+suffix, "spec: {"+host("")+", configurationRef: {name: "+rack+pin+"}}")
+			u.SetLabels(map[string]string{"rack": rack})
+			store(t, c, "machines", u)
+		}
+		name := uniqueName()
+		_, err := c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", name, "spec: {operationKind: HostReplace, machineSelector: {matchLabels: {rack: "+rack+"}}}"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		op := finished(t, c, name)
+		require.Equal(t, "VersionNotFound", reason(op))
+		require.Contains(t, message(op), rack+`-v0", which spec.configurationRef pins, does not exist`)
+	})
 	t.Run("one that cannot be resolved stops all", func(t *testing.T) {
 		add("-d", "{spec: {"+host("")+", configurationRef: {name: nope}}}")
 		name := uniqueName()
@@ -348,4 +411,26 @@ func TestAnotherProcessHasTheProvider(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, frozen, get(t, c, "machineoperations", name))
 	require.Equal(t, "Complete", phase(reconcileUntilFinished(t, c, r, name)))
+}
+
+// stopper is a provider during whose calls something else happens.
+type stopper struct {
+	operation.Provider
+	meanwhile func()
+}
+
+func (s stopper) Replace(ctx context.Context, r operation.Replacement) (string, error) {
+	defer s.meanwhile()
+	return s.Provider.Replace(ctx, r)
+}
+
+// An operation that nobody began for long is not begun late.
+func TestTooOld(t *testing.T) {
+	c := newClient(t, ours)
+	name := newOperation(t, c, newMachine(t, c))
+	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+	r.Clock = clocktesting.NewFakePassiveClock(time.Now().Add(2 * time.Hour))
+	op := reconcileUntilFinished(t, c, r, name)
+	require.Equal(t, "TooOld", reason(op))
+	require.NotContains(t, op.Object["status"], "targets")
 }
