@@ -6,7 +6,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 TOOL := go tool -modfile=go.tools.mod
-GENERATED := api manifests/crds manifests/cert-manager.yaml
+IMAGE ?= hostformat:latest
+VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+GENERATED := api manifests/crds manifests/cert-manager/certificates.yaml
 # Finds or builds etcd, kube-apiserver and kubectl, and says so.
 ASSETS := export KUBEBUILDER_ASSETS; KUBEBUILDER_ASSETS="$$(go -C test/controlplane run .)"
 
@@ -16,14 +18,18 @@ help: ## Say what can be made.
 
 .PHONY: build
 build: ## Build the static binaries into bin/.
-	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w -X main.release=$(VERSION)" -o bin/ ./cmd/webhook ./cmd/agent
+
+.PHONY: image
+image: build ## Build the container image IMAGE with docker.
+	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
 
 .PHONY: generate
 generate: ## Make what is generated: deepcopy, CRDs, cert-manager objects.
-	@rm -f manifests/crds/*.yaml
+	@rm -f manifests/crds/unbounded-cloud.io_*.yaml
 	go tool controller-gen object paths=./api/...
 	go tool controller-gen crd paths=./api/... output:crd:dir=manifests/crds
-	go run ./certs/manifest > manifests/cert-manager.yaml
+	go run ./certs/manifest > manifests/cert-manager/certificates.yaml
 
 .PHONY: test
 test: ## Run all tests, on a local control plane; needs no cluster of yours.

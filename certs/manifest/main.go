@@ -1,5 +1,5 @@
 // Command manifest prints the cert-manager objects of package certs as YAML;
-// make generate writes them to manifests/cert-manager.yaml.
+// make generate writes them to manifests/cert-manager/certificates.yaml.
 package main
 
 import (

@@ -170,8 +170,14 @@ func (o *options) metricsTLS(certificate *certificate) []func(*tls.Config) {
 	return settings
 }
 
-// version is what the Go toolchain recorded of this build.
+// release is set by make build: the version and commit of the checkout.
+var release string
+
+// version is what make build recorded, or else the Go toolchain.
 func version() string {
+	if release != "" {
+		return release
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

@@ -10,7 +10,7 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// The paths of the two directions, as manifests/webhook.yaml names them.
+// The paths of the two directions, as manifests/base/webhook.yaml names them.
 const (
 	MutatePath   = "/mutate"
 	ValidatePath = "/validate"

@@ -203,7 +203,7 @@ var listKey = regexp.MustCompile(`\[[^]]*\]`)
 
 var schemas = sync.OnceValue(func() map[string]apiextensionsv1.JSONSchemaProps {
 	schemas := map[string]apiextensionsv1.JSONSchemaProps{}
-	files, _ := filepath.Glob("../../manifests/crds/*.yaml")
+	files, _ := filepath.Glob("../../manifests/crds/unbounded-cloud.io_*.yaml")
 	for _, file := range files {
 		text, _ := os.ReadFile(file)
 		var crd apiextensionsv1.CustomResourceDefinition

@@ -94,7 +94,7 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if err := c.StartWebhook(ctx); err != nil {
 		return nil, err
 	}
-	c.say("installing manifests/webhook.yaml")
+	c.say("installing manifests/base/webhook.yaml")
 	return c, c.InstallWebhook(ctx)
 }
 
@@ -114,10 +114,14 @@ func (c *Cluster) say(format string, args ...any) {
 // InstallCRDs applies a folder of CRDs and waits until the API server serves
 // their kinds.
 func (c *Cluster) InstallCRDs(ctx context.Context, dir string) error {
-	if out, err := c.Kubectl(ctx, nil, "apply", "--server-side", "-f", dir); err != nil {
+	how := "-f"
+	if _, err := os.Stat(filepath.Join(dir, "kustomization.yaml")); err == nil {
+		how = "-k"
+	}
+	if out, err := c.Kubectl(ctx, nil, "apply", "--server-side", how, dir); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
-	if out, err := c.Kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "-f", dir); err != nil {
+	if out, err := c.Kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	return nil

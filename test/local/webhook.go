@@ -168,16 +168,16 @@ func (c *Cluster) ClientConfig(path string) admissionregistrationv1.WebhookClien
 	return admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: c.ca.PEM}
 }
 
-// WebhookConfigurations returns what manifests/webhook.yaml ships, with nothing
+// WebhookConfigurations returns what manifests/base/webhook.yaml ships, with nothing
 // changed but the client configuration.
 func (c *Cluster) WebhookConfigurations() (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration, error) {
-	text, err := os.ReadFile(filepath.Join(c.Root, "manifests", "webhook.yaml"))
+	text, err := os.ReadFile(filepath.Join(c.Root, "manifests", "base", "webhook.yaml"))
 	if err != nil {
 		return nil, nil, err
 	}
 	documents := strings.Split(string(text), "\n---\n")
 	if len(documents) != 2 {
-		return nil, nil, fmt.Errorf("manifests/webhook.yaml holds %d documents, want 2", len(documents))
+		return nil, nil, fmt.Errorf("manifests/base/webhook.yaml holds %d documents, want 2", len(documents))
 	}
 	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
