@@ -42,7 +42,7 @@ verify: ## Check generated files, modules, format and lint; scan for vulnerabili
 		$(MAKE) --no-print-directory generate > /dev/null; \
 		diff <(echo "$$before") <(sum) || { echo "they were out of date and are made anew: commit them"; exit 1; }
 	@echo "verify: modules are tidy"
-	@go mod tidy -diff && go -C test/controlplane mod tidy -diff
+	@for module in . test/controlplane test/certmanager; do go -C $$module mod tidy -diff; done
 	@echo "verify: lint (builds the linter first, some minutes when cold)"
 	@$(TOOL) golangci-lint run ./... && go -C test/controlplane vet .
 	@echo "verify: known vulnerabilities"
@@ -62,3 +62,8 @@ dev: ## Run a local cluster with the webhook until Ctrl-C; CRDS=DIR for other CR
 .PHONY: scale
 scale: ## Run 2,000 operations on 10,000 Machines; prints time and peak memory.
 	@$(ASSETS); HOSTFORMAT_SCALE=1 go test -timeout 40m -count=1 -v -run TestScale ./test/e2e | grep -a '^scale:\|^---\|^ok\|^FAIL'
+
+.PHONY: e2e-kind
+e2e-kind: ## Test the installed webhook on a kind cluster; needs docker, kind and kubectl.
+	@$(MAKE) --no-print-directory image IMAGE=hostformat:latest
+	@test/kind/run.sh

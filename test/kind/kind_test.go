@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
@@ -51,7 +52,7 @@ func connect(t *testing.T) cluster {
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	require.NoError(t, err)
-	config.QPS = -1
+	config.QPS, config.WarningHandler = -1, rest.NoWarnings{}
 	clientset, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	dynamicClient, err := dynamic.NewForConfig(config)
@@ -169,6 +170,32 @@ func duration(t *testing.T) time.Duration {
 	d, err := time.ParseDuration(text)
 	require.NoError(t, err)
 	return d
+}
+
+// Every replica answers, one by one, and none but the controller's leader
+// works; killing that one fails no call.
+func TestLeaderIsKilled(t *testing.T) {
+	c := connect(t)
+	c.rolledOut(t)
+	lease := func() string {
+		lease, err := c.CoordinationV1().Leases(certs.Namespace).Get(t.Context(), "hostformat-controllers", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			t.Skip("the controller is not installed")
+		}
+		require.NoError(t, err)
+		return *lease.Spec.HolderIdentity
+	}
+	before := lease()
+	leader, _, _ := strings.Cut(before, "_")
+	require.NoError(t, c.CoreV1().Pods(certs.Namespace).Delete(t.Context(), leader, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+	var failures []error
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		if err := c.write(t.Context()); err != nil {
+			failures = append(failures, err)
+		}
+		assert.NotEqual(collect, before, lease(), "another one takes over")
+	}, patience, interval)
+	require.Empty(t, failures)
 }
 
 // With no replica left, everything that does not travel to the webhook goes
