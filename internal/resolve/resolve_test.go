@@ -289,3 +289,11 @@ func FuzzMachineIsStableUnderWhitespace(f *testing.F) {
 		}
 	})
 }
+
+// A pair that is read back is checked as it was when it was made.
+func TestPairFault(t *testing.T) {
+	require.Empty(t, PairFault(Pair{Image: "img-a", Format: v1alpha3.CloudInit}))
+	require.Empty(t, PairFault(Pair{Format: v1alpha3.Ignition}), "the current image is kept")
+	require.Contains(t, PairFault(Pair{Image: "a\u200bb", Format: v1alpha3.CloudInit}), `input.hostImage: "a\u200bb" may not contain the invisible character U+200B`)
+	require.Contains(t, PairFault(Pair{Image: "img-a", Format: "weird"}), `input.provisioningFormat: unsupported value "weird"`)
+}
