@@ -35,7 +35,7 @@ func newMux() http.Handler {
 	return m
 }
 
-// resource is "machines", "machineoperations/status" and so on.
+// kinds are the kinds of the resources.
 var kinds = map[string]string{
 	"machines":                     "Machine",
 	"machineconfigurations":        "MachineConfiguration",
@@ -43,7 +43,8 @@ var kinds = map[string]string{
 	"machineoperations":            "MachineOperation",
 }
 
-// request is the review of a write; without a stored object it is a create.
+// request is the review of a write to a resource, "machines",
+// "machineoperations/status" and so on; without a stored object it is a create.
 // Objects are YAML without apiVersion, kind and metadata, unless they have
 // metadata of their own.
 func request(t testing.TB, resource, was, now string) *admissionv1.AdmissionRequest {

@@ -12,7 +12,6 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
-	"unbounded-cloud.io/hostformat/internal/strict"
 )
 
 // call is an attempt that is about to be recorded, and then made.
@@ -31,9 +30,6 @@ func (r *Reconciler) advance(ctx context.Context, op *record) (reconcile.Result,
 	calls, wake, unreadable := r.step(ctx, op)
 	r.settle(op)
 	if err := op.write(ctx, r.Writer); err != nil {
-		if strict.SchemaTooOld(err) {
-			return reconcile.Result{}, r.refuseOldSchema(ctx, op)
-		}
 		return reconcile.Result{}, err
 	}
 	if len(calls) > 0 {
@@ -64,8 +60,9 @@ func (r *Reconciler) step(ctx context.Context, op *record) (calls []call, wake t
 			wake = sooner(wake, r.poll(ctx, op, i))
 		}
 		if next == lookUp {
-			var again bool
-			if again, wake = r.lookUp(ctx, op, i, wake); again {
+			again, after := r.lookUp(ctx, op, i)
+			wake = sooner(wake, after)
+			if again {
 				next = attempt
 			}
 		}
@@ -98,12 +95,8 @@ func (r *Reconciler) prepare(ctx context.Context, op *record, index int) (*call,
 	if target.Input != nil {
 		input = *target.Input
 	}
-	machine, err := r.readMachine(ctx, target.MachineRef)
-	if apierrors.IsNotFound(err) {
-		r.fail(op, index, "MachineNotFound", "the Machine does not exist any more")
-		return nil, nil
-	}
-	if err != nil {
+	machine, err := r.readTarget(ctx, op, index)
+	if machine == nil {
 		return nil, err
 	}
 	pair := resolve.Pair{Image: resolve.TrimImage(input.HostImage), Format: input.ProvisioningFormat}
@@ -158,6 +151,20 @@ func (r *Reconciler) prepare(ctx context.Context, op *record, index int) (*call,
 	}}, nil
 }
 
+// readTarget reads the Machine of a target live. Nil without an error means
+// that it is gone, and that the target has failed.
+func (r *Reconciler) readTarget(ctx context.Context, op *record, index int) (*v1alpha3.Machine, error) {
+	machine, err := r.readMachine(ctx, op.Status.Targets[index].MachineRef)
+	if apierrors.IsNotFound(err) {
+		r.fail(op, index, "MachineNotFound", "the Machine does not exist any more")
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return machine, nil
+}
+
 // makeCalls calls the provider for each attempt that was recorded, and notes
 // the answers. What a call depends on is read again just before it, since the
 // calls before may have taken long: an operation that was stopped meanwhile
@@ -169,13 +176,11 @@ func (r *Reconciler) makeCalls(ctx context.Context, op *record, calls []call) ti
 		if current, err := r.read(ctx, op.Name); err != nil || current.UID != op.UID || current.DeletionTimestamp != nil || final(current.Status.Phase) {
 			return sooner(wake, r.Backoff.after(target.Attempts))
 		}
-		machine, err := r.readMachine(ctx, target.MachineRef)
-		if apierrors.IsNotFound(err) {
-			r.fail(op, c.index, "MachineNotFound", "the Machine does not exist any more")
-			continue
-		}
+		machine, err := r.readTarget(ctx, op, c.index)
 		if err != nil {
 			wake = sooner(wake, r.Backoff.after(target.Attempts))
+		}
+		if machine == nil {
 			continue
 		}
 		if reason, message := pinFault(c.input, machine); reason != "" {

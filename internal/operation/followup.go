@@ -14,9 +14,10 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// lookUp asks whether an attempt whose answer was lost had been accepted, and
-// tells whether it is to be made again now.
-func (r *Reconciler) lookUp(ctx context.Context, op *record, index int, wake time.Duration) (again bool, _ time.Duration) {
+// lookUp asks whether an attempt whose answer was lost had been accepted. It
+// tells whether it is to be made again now, or else when to look again, 0 for
+// not at all.
+func (r *Reconciler) lookUp(ctx context.Context, op *record, index int) (again bool, after time.Duration) {
 	target := op.Status.Targets[index]
 	name := ""
 	if target.Input != nil {
@@ -26,35 +27,36 @@ func (r *Reconciler) lookUp(ctx context.Context, op *record, index int, wake tim
 		machine, err := r.readMachine(ctx, target.MachineRef)
 		if apierrors.IsNotFound(err) {
 			r.fail(op, index, "MachineNotFound", "the Machine does not exist any more, and whether its host was replaced is not known")
-			return false, wake
+			return false, 0
 		}
 		if err != nil {
-			return false, sooner(wake, r.Backoff.after(target.Attempts))
+			logf.FromContext(ctx).Error(err, "the Machine cannot be read", "machine", target.MachineRef)
+			return false, r.Backoff.after(target.Attempts)
 		}
 		name, _ = providerOf(machine)
 	}
 	provider := r.Providers[name]
 	if provider == nil {
 		r.fail(op, index, "ProviderChanged", fmt.Sprintf("provider %q, which was called, is not registered here", name))
-		return false, wake
+		return false, 0
 	}
 	id, found, err := provider.Lookup(ctx, keyFor(op.UID, target.MachineRef))
 	switch {
 	case err != nil && isPermanent(err):
 		r.fail(op, index, "ProviderFailed", err.Error())
-		return false, wake
+		return false, 0
 	case err != nil:
 		// What the error says may differ each time, and a status that changes
 		// each time would bring us back at once.
 		logf.FromContext(ctx).Error(err, "the provider does not say whether it accepted", "machine", target.MachineRef)
 		r.say(op, index, fmt.Sprintf("the provider does not say whether it accepted attempt %d; it is asked again", target.Attempts))
-		return false, sooner(wake, r.Backoff.after(target.Attempts))
+		return false, r.Backoff.after(target.Attempts)
 	case found:
 		r.accept(op, index, name, id)
-		return false, sooner(wake, r.PollInterval)
+		return false, r.PollInterval
 	}
 	wait := r.untilNextAttempt(target)
-	return wait == 0, sooner(wake, wait)
+	return wait == 0, wait
 }
 
 // poll asks how far a replacement has come, and returns when to ask again, 0

@@ -42,7 +42,7 @@ const StartedAnnotation = "hostformat.unbounded-cloud.io/started"
 type Reconciler struct {
 	// Live reads from the API server.
 	Live client.Reader
-	// Cache finds other operations by Machine; see FindOther. It may lag.
+	// Cache finds other operations by Machine; see findOther. It may lag.
 	Cache client.Reader
 	// Writer writes.
 	Writer client.Client
@@ -77,12 +77,19 @@ const conflictDelay = 50 * time.Millisecond
 
 func (r *Reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	op, err := r.read(ctx, request.Name)
-	switch {
-	case apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil
-	case err != nil:
-		return reconcile.Result{}, err
-	case op.Spec.OperationKind != v1alpha3.HostReplace || op.DeletionTimestamp != nil:
+	if err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	result, err := r.sequence(ctx, op)
+	if strict.SchemaTooOld(err) {
+		return reconcile.Result{}, r.refuseOldSchema(ctx, op)
+	}
+	return result, err
+}
+
+// sequence takes the step that is due.
+func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result, error) {
+	if op.Spec.OperationKind != v1alpha3.HostReplace || op.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
 	started, marked := op.Annotations[StartedAnnotation]
@@ -189,7 +196,7 @@ func (r *Reconciler) expire(ctx context.Context, op *record) (reconcile.Result, 
 	case !ours || !collected:
 		return reconcile.Result{}, nil
 	case left > 0:
-		// Timers do not reach beyond some 290 years, nor need they.
+		// A day at most: a clock that is set meanwhile is then noticed.
 		return reconcile.Result{RequeueAfter: min(left, 24*time.Hour)}, nil
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(r.Writer.Delete(ctx, op.was,

@@ -19,7 +19,6 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
-	"unbounded-cloud.io/hostformat/internal/strict"
 )
 
 // start picks an operation up and freezes all its pairs in one status write.
@@ -75,9 +74,6 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 		// In a reconcile of its own, after which the version is read again: it
 		// may have been edited until now.
 		if err := r.markDeployed(ctx, unmarked); err != nil {
-			if strict.SchemaTooOld(err) {
-				return reconcile.Result{}, r.refuseOldSchema(ctx, op)
-			}
 			return reconcile.Result{}, err
 		}
 		return reconcile.Result{RequeueAfter: 1}, nil
@@ -100,9 +96,6 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	}
 	op.setCondition(ConditionFrozen, metav1.ConditionTrue, "PairFrozen", message, now)
 	if err := op.write(ctx, r.Writer); err != nil {
-		if strict.SchemaTooOld(err) {
-			return reconcile.Result{}, r.refuseOldSchema(ctx, op)
-		}
 		return reconcile.Result{}, err
 	}
 	logf.FromContext(ctx).Info("frozen", "targets", len(all), "message", message)
@@ -114,10 +107,12 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 // name. A Machine that is named and not there is an error.
 func (r *Reconciler) machinesOf(ctx context.Context, op *record) ([]v1alpha3.Machine, error) {
 	var machines []v1alpha3.Machine
-	if len(validation.IsDNS1123Subdomain(op.Spec.MachineRef)) > 0 && op.Spec.MachineRef != "" {
-		return nil, apierrors.NewNotFound(v1alpha3.GroupVersion.WithResource("machines").GroupResource(), op.Spec.MachineRef)
-	}
 	if op.Spec.MachineRef != "" {
+		// The API server refuses such a name in a path, which would look like a
+		// read that failed.
+		if len(validation.IsDNS1123Subdomain(op.Spec.MachineRef)) > 0 {
+			return nil, apierrors.NewNotFound(v1alpha3.GroupVersion.WithResource("machines").GroupResource(), op.Spec.MachineRef)
+		}
 		machine, err := r.readMachine(ctx, op.Spec.MachineRef)
 		if err != nil {
 			return nil, err
@@ -180,8 +175,8 @@ func selectionFault(op *v1alpha3.MachineOperation, machines []v1alpha3.Machine, 
 }
 
 // resolveAll resolves every Machine. A version that several Machines refer to
-// is read once. It returns the first version that has to be marked as
-// deployed before a pair is frozen from it.
+// is read once. It returns a version, if any, that has to be marked as deployed
+// before a pair is frozen from it.
 func (r *Reconciler) resolveAll(ctx context.Context, machines []v1alpha3.Machine) (all []resolved, unmarked *v1alpha3.MachineConfigurationVersion, err error) {
 	type pin struct {
 		name    string
