@@ -55,22 +55,9 @@ func NewCA() (*CA, error) {
 // Issue returns a serving certificate for host names and IP addresses, and its
 // key, both in PEM.
 func (ca *CA) Issue(lifetime time.Duration, hosts ...string) (certPEM, keyPEM []byte, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, nil, err
-	}
-	now := time.Now()
 	template := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: "hostformat webhook"},
-		NotBefore:    now.Add(-clockSkew),
-		NotAfter:     now.Add(lifetime),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		Subject:     pkix.Name{CommonName: "hostformat webhook"},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
@@ -79,6 +66,29 @@ func (ca *CA) Issue(lifetime time.Duration, hosts ...string) (certPEM, keyPEM []
 			template.DNSNames = append(template.DNSNames, host)
 		}
 	}
+	return ca.sign(template, lifetime)
+}
+
+// IssueClient returns a certificate that a client of a given name shows, and
+// its key, both in PEM.
+func (ca *CA) IssueClient(lifetime time.Duration, name string) (certPEM, keyPEM []byte, err error) {
+	return ca.sign(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: name},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, lifetime)
+}
+
+func (ca *CA) sign(template *x509.Certificate, lifetime time.Duration) (certPEM, keyPEM []byte, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {
+		return nil, nil, err
+	}
+	now := time.Now()
+	template.NotBefore, template.NotAfter = now.Add(-clockSkew), now.Add(lifetime)
+	template.KeyUsage = x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key)
 	if err != nil {
 		return nil, nil, err

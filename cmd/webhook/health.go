@@ -9,6 +9,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"unbounded-cloud.io/hostformat/internal/admission"
 )
@@ -34,12 +35,36 @@ func newHealth(address string, checks ...healthz.Checker) manager.Runnable {
 	}
 }
 
-// drain takes a server out of service while it still answers.
-type drain struct{ begun atomic.Bool }
+// listening checks that the webhook's port speaks TLS. The check has no
+// certificate to show: where clients must show one it is refused, and the
+// server logs that, so it is made until the port has answered once.
+func (o *options) listening(server webhook.Server) healthz.Checker {
+	check := server.StartedChecker()
+	if o.clientCA == "" {
+		return check
+	}
+	var answered atomic.Bool
+	return func(r *http.Request) error {
+		if answered.Load() {
+			return nil
+		}
+		err := check(r)
+		answered.Store(err == nil)
+		return err
+	}
+}
 
-// begin turns the server unready. From now on each answer closes its
-// connection, so that the next call of that client goes to another replica.
+// drain takes a server out of service while it still answers.
+type drain struct{ begun, closing atomic.Bool }
+
+// begin turns the server unready, so that new connections go elsewhere.
 func (d *drain) begin() { d.begun.Store(true) }
+
+// close has each answer close its connection from now on, so that the next
+// call of that client goes to another replica. Done before every node has heard
+// that this one is unready, it would only have clients connect here anew, and
+// they may lose the connection that they made in vain.
+func (d *drain) close() { d.closing.Store(true) }
 
 func (d *drain) ready(*http.Request) error {
 	if d.begun.Load() {
@@ -57,7 +82,7 @@ type drainedServer struct {
 
 func (s drainedServer) Register(path string, hook http.Handler) {
 	s.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.drain.begun.Load() {
+		if s.drain.closing.Load() {
 			w.Header().Set("Connection", "close")
 		}
 		hook.ServeHTTP(w, r)

@@ -61,11 +61,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // serve runs the webhook until the context ends, and then drains it.
 func serve(ctx context.Context, log logr.Logger, o *options) error {
 	certificate := &certificate{dir: o.certDir, log: log.WithName("certificate")}
-	server := webhook.NewServer(webhook.Options{
-		Host:    o.host,
-		Port:    o.port,
-		TLSOpts: o.tls(certificate),
-	})
+	server := webhook.NewServer(o.server(certificate))
 	config, err := o.clientConfig()
 	if err != nil {
 		return err
@@ -92,7 +88,7 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 	checks := []healthz.Checker{drain.ready}
 	if o.webhook {
 		admission.Register(drain.wrap(mgr.GetWebhookServer()))
-		checks = append(checks, certificate.ready, server.StartedChecker())
+		checks = append(checks, certificate.ready, o.listening(server))
 		if err := mgr.Add(certificate); err != nil {
 			return err
 		}
@@ -111,6 +107,7 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 		<-ctx.Done()
 		log.Info("shutting down: no longer ready", "delay", o.shutdownDelay.String())
 		drain.begin()
+		time.AfterFunc(o.shutdownDelay/2, drain.close)
 		time.AfterFunc(o.shutdownDelay, stop)
 	}()
 	return mgr.Start(running)

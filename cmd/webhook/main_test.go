@@ -10,6 +10,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -248,11 +250,15 @@ func TestShutdown(t *testing.T) {
 		assert.Equal(c, http.StatusServiceUnavailable, code)
 		assert.Contains(c, body, "shutting down")
 	}, patience, interval)
-	response, err = s.review(client)
-	require.NoError(t, err, "still answered")
-	require.NoError(t, response.Body.Close())
-	require.True(t, response.Close, "and asked to connect anew")
-
+	closed := false
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		response, err := s.review(client)
+		if assert.NoError(c, err, "still answered") {
+			assert.NoError(c, response.Body.Close())
+			closed = response.Close
+		}
+		assert.True(c, closed, "and asked to connect anew")
+	}, patience, interval)
 	code := <-s.exit
 	close(s.exit)
 	require.Zero(t, code)
@@ -284,4 +290,45 @@ func (o *output) String() string {
 	o.Lock()
 	defer o.Unlock()
 	return o.buffer.String()
+}
+
+// With --client-ca only who shows a certificate of that CA is answered; being
+// ready does not depend on one, and is checked without a line in the log each
+// time.
+func TestClientCA(t *testing.T) {
+	clients, err := certs.NewCA()
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "client-ca.crt")
+	require.NoError(t, os.WriteFile(file, clients.PEM, 0o600))
+	s := start(t, "--client-ca", file)
+	s.issue(t)
+	for range 3 {
+		s.waitReady(t)
+	}
+	as := func(ca *certs.CA) *http.Client {
+		client := s.client()
+		if ca != nil {
+			certPEM, keyPEM, err := ca.IssueClient(time.Hour, "kube-apiserver")
+			require.NoError(t, err)
+			pair, err := tls.X509KeyPair(certPEM, keyPEM)
+			require.NoError(t, err)
+			client.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{pair}
+		}
+		return client
+	}
+	response, err := s.review(as(clients))
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	_, err = s.review(as(nil))
+	require.ErrorContains(t, err, "certificate required")
+	_, err = s.review(as(s.ca)) // which signs serving certificates
+	require.ErrorContains(t, err, "unknown certificate authority")
+}
+
+func TestClientCAIsMissing(t *testing.T) {
+	var stderr output
+	require.Equal(t, 1, run(t.Context(), []string{"--cert-dir", t.TempDir(), "--client-ca=/no/such/file", "--metrics-bind-address=0", "--shutdown-delay=0s",
+		"--port", fmt.Sprint(freePort(t)), "--health-probe-bind-address=127.0.0.1:0"}, io.Discard, &stderr))
+	require.Contains(t, stderr.String(), "webhook: failed to read client CA cert: open /no/such/file: no such file or directory\n")
 }

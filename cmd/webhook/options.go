@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -13,11 +14,12 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
 )
 
 // options are what the command line can say.
 type options struct {
-	host, certDir                 string
+	host, certDir, clientCA       string
 	port                          int
 	healthAddress, metricsAddress string
 	http2                         bool
@@ -66,6 +68,7 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 	flags.BoolVar(&o.webhook, "webhook", true, "serve the admission rules")
 	flags.StringSliceVar(&o.controllers, "controllers", nil, "controllers to run: * for all that are on by default, foo for the controller foo, -foo for all but it; empty for none")
 	flags.StringVar(&o.certDir, "cert-dir", "/etc/hostformat/tls", "`folder` with tls.crt and tls.key")
+	flags.StringVar(&o.clientCA, "client-ca", "", "`file` with the CA that a client must show a certificate of to reach the webhook; empty to let all reach it; read once, at the start")
 	flags.StringVar(&o.host, "host", "", "`address` to serve the webhook on; empty for all")
 	flags.IntVar(&o.port, "port", 9443, "`port` to serve the webhook on")
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` for /healthz and /readyz, without TLS")
@@ -77,7 +80,7 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 	flags.IntVar(&o.concurrency, "concurrent-operations", 4, "how many operations are worked on at once")
 	flags.StringVar(&o.userDataTemplate, "user-data-template", "", "`file` with the cloud-config that a replaced host boots with; empty for the built-in one")
 	flags.StringVar(&o.simulated, "simulated-provider", "", "how provider Simulated misbehaves: a list of delay=D, duration=D, fail=N, lose-answer, forget-keys, dir=FOLDER")
-	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second, "how long to go on serving, unready, after a signal to stop, so that clients find another replica first")
+	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 10*time.Second, "how long to go on serving, unready, after a signal to stop, so that clients find another replica first: half of it for the nodes to hear of it, half to close connections")
 	flags.StringVar(&o.logFormat, "log-format", "json", "json or text")
 	flags.StringVar(&o.logLevel, "log-level", "info", "info or debug")
 	showVersion := flags.Bool("version", false, "print the version and exit")
@@ -139,6 +142,15 @@ func (o *options) logger(w io.Writer) logr.Logger {
 	return logr.FromSlogHandler(slog.NewJSONHandler(w, handler))
 }
 
+// server returns the settings of the webhook's server.
+func (o *options) server(certificate *certificate) webhook.Options {
+	server := webhook.Options{Host: o.host, Port: o.port, TLSOpts: o.tls(certificate)}
+	if o.clientCA != "" {
+		server.CertDir, server.ClientCAName = filepath.Dir(o.clientCA), filepath.Base(o.clientCA)
+	}
+	return server
+}
+
 // tls returns the settings of a TLS server: nothing below TLS 1.2, nothing
 // without forward secrecy and authenticated encryption.
 func (o *options) tls(certificate *certificate) []func(*tls.Config) {
@@ -170,13 +182,14 @@ func (o *options) metricsTLS(certificate *certificate) []func(*tls.Config) {
 	return settings
 }
 
-// release is set by make build: the version and commit of the checkout.
-var release string
+// release and commit are set by make build: the version of the checkout, and
+// its commit.
+var release, commit string
 
-// version is what make build recorded, or else the Go toolchain.
+// version is what make build recorded, or else what the Go toolchain did.
 func version() string {
 	if release != "" {
-		return release
+		return release + " (commit " + commit + ")"
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -184,7 +197,7 @@ func version() string {
 	}
 	for _, setting := range info.Settings {
 		if setting.Key == "vcs.revision" {
-			return info.Main.Version + " " + setting.Value
+			return info.Main.Version + " (commit " + setting.Value + ")"
 		}
 	}
 	return info.Main.Version
