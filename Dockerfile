@@ -1,9 +1,11 @@
 # One static program, and nothing else: no shell, no package, no root.
 FROM scratch
 ARG VERSION
+ARG COMMIT
 LABEL org.opencontainers.image.title="hostformat" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}"
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${COMMIT}"
 COPY bin/webhook /webhook
 USER 65532:65532
 ENTRYPOINT ["/webhook"]

@@ -36,6 +36,7 @@ func report(t *testing.T, cluster *local.Cluster, kubeconfig, config string, arg
 }
 
 func TestAgent(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, foreign)
 	config := func(name, format string) string {
 		if format == "" {

@@ -17,6 +17,7 @@ import (
 // Snapshots from before the format field, and whole pairs that somebody else
 // froze, whatever the Machine says now.
 func TestSnapshotsOfOthers(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, foreign)
 	startControllers(t, foreign, foreign.Kubeconfig, "hostreplace")
 	for name, test := range map[string]struct {
@@ -106,6 +107,7 @@ func conditionOf(op *unstructured.Unstructured, kind string) map[string]any {
 // What other writers keep in a status survives all of ours: unknown fields, in
 // list elements too, their conditions, and integers to the digit.
 func TestStatusOfOthersSurvives(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, foreign)
 	machine := uniqueName()
 	store(t, c, "machines", object(t, "machines", machine, "{spec: {"+host("image: img-m, provisioningFormat: CloudInit")+"}, status: {phase: Ready, serial: 9007199254740993, conditions: [{type: Theirs, lastTransitionTime: never}]}}"))
@@ -142,6 +144,7 @@ func TestStatusOfOthersSurvives(t *testing.T) {
 
 // A Machine that is listed twice, as older CRDs allow, is replaced once.
 func TestMachineListedTwice(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, foreign)
 	require.NoError(t, foreign.RemoveWebhook(t.Context()))
 	t.Cleanup(func() { require.NoError(t, foreign.InstallWebhook(context.Background())) })
@@ -161,6 +164,7 @@ func TestMachineListedTwice(t *testing.T) {
 
 // A terminal phase that another writer set meanwhile is never turned back.
 func TestTerminalPhaseWins(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, foreign)
 	machine := uniqueName()
 	store(t, c, "machines", object(t, "machines", machine, "spec: {"+host("image: img-m, provisioningFormat: CloudInit")+"}"))
@@ -198,6 +202,7 @@ func targetsNow(c client, name string) []any {
 
 // Over CRDs that would drop what is frozen, nothing is called.
 func TestSchemaTooOld(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, foreign)
 	removeFromSchema(t, c, "machineoperations", "status properties targets items properties input properties machineUID")
 	machine := uniqueName()
@@ -214,6 +219,7 @@ func TestSchemaTooOld(t *testing.T) {
 // With no webhook at all, the reconciler alone still trims, refuses what
 // cannot be delivered, and never crosses a pair.
 func TestWithoutWebhook(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, foreign)
 	require.NoError(t, foreign.RemoveWebhook(t.Context()))
 	t.Cleanup(func() { require.NoError(t, foreign.InstallWebhook(context.Background())) })

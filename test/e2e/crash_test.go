@@ -33,6 +33,7 @@ func newMachine(t *testing.T, c client) string {
 // server sees it and once after, and started again: one act a target, whatever
 // the provider forgets, and the pair stays as it was first frozen.
 func TestCrashAtEveryStep(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	for _, how := range []fault{drop, forwardThenDrop} {
 		for step := 1; ; step++ {
@@ -89,6 +90,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 // The process is killed a hundred times at random moments while operations
 // come in.
 func TestCrashAtRandom(t *testing.T) {
+	needsLocal(t)
 	const rounds = 100
 	c := newClient(t, ours)
 	seed := uint64(time.Now().UnixNano())
@@ -163,6 +165,7 @@ func (p *pairRecorder) requireConstant(t *testing.T, operations []string) {
 // Status writes that are answered by a conflict, by an error, or by nothing,
 // whether or not they were stored: still one act.
 func TestStatusWritesThatFail(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	for name, how := range map[string]fault{"conflict": conflict, "server error": serverError, "silence": drop, "stored, and silence": forwardThenDrop} {
 		t.Run(name, func(t *testing.T) {
@@ -192,6 +195,7 @@ func TestStatusWritesThatFail(t *testing.T) {
 
 // A provider that acts and loses the answer, or fails before it acts.
 func TestProviderThatFails(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	for options, entries := range map[string]int{"forget-keys,lose-answer": 1, "forget-keys,fail=2": 3, "delay=1s": 1} {
 		t.Run(options, func(t *testing.T) {
@@ -211,6 +215,7 @@ func TestProviderThatFails(t *testing.T) {
 // Two processes without leader election, one of them paused in mid-call: with
 // keys recognised, one act.
 func TestTwoProcesses(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	machine := newMachine(t, c)
 	first := startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=delay=2s")
@@ -234,6 +239,7 @@ func TestTwoProcesses(t *testing.T) {
 // Between freeze and call the Machine goes, is another one, or says another
 // provider: no call. An edit of its image changes nothing.
 func TestPins(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	for name, test := range map[string]struct {
 		change        func(*testing.T, string)
@@ -304,6 +310,7 @@ func patchSpec(t *testing.T, c client, machine, spec string) error {
 // An operation that is deleted before the call makes none; one that is deleted
 // during the call leaves its outcome with the Machine.
 func TestOperationDeleted(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	t.Run("before the call", func(t *testing.T) {
 		machine := newMachine(t, c)

@@ -50,6 +50,7 @@ const (
 )
 
 func TestFieldsOfOthersSurvive(t *testing.T) {
+	needsLocal(t)
 	for name, r := range map[string]row{
 		"created": {resource: "machines", want: "spec:" + fill(machineOfOthers, `" img-a "`), after: "spec:" + fill(machineOfOthers, "img-a"), warn: trimmed},
 		"updated": {resource: "machines", stored: "spec:" + fill(machineOfOthers, "img-a"), want: "spec:" + fill(machineOfOthers, `"img-b\n"`), after: "spec:" + fill(machineOfOthers, "img-b"), warn: trimmed},

@@ -1,12 +1,16 @@
-// Package e2e holds the webhook to its rules on a real kube-apiserver, through
-// kubectl and through client-go.
+// Package e2e holds hostformat to its rules on a real kube-apiserver, through
+// kubectl and through client-go: in the cluster that KUBECONFIG names, where
+// hostformat is installed, or else on local control planes. A test that needs
+// what the other kind of cluster has skips itself and says so.
 package e2e
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,8 +32,12 @@ import (
 )
 
 // Two clusters serve all tests: one with our CRDs, and one whose CRDs belong
-// to somebody else, with fields that our types lack and without our enums.
-var ours, foreign *local.Cluster
+// to somebody else, with fields that our types lack and without our enums. Of
+// these, a given cluster is the first.
+var (
+	ours, foreign *local.Cluster
+	given         = os.Getenv("KUBECONFIG") != ""
+)
 
 func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -39,6 +47,9 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(ctx context.Context, m *testing.M) int {
+	if given {
+		return runGiven(ctx, m)
+	}
 	for cluster, crds := range map[**local.Cluster]string{&ours: "", &foreign: "testdata/foreign-crds"} {
 		var err error
 		if *cluster, err = local.Start(ctx, local.Options{CRDs: crds, Log: os.Stderr}); err != nil {
@@ -54,7 +65,58 @@ func runTests(ctx context.Context, m *testing.M) int {
 	return m.Run()
 }
 
+// runGiven runs the tests in the cluster that KUBECONFIG names. They create
+// HostReplace operations and take the webhook away, so it must hold nothing
+// that could be lost; what they create is deleted.
+func runGiven(ctx context.Context, m *testing.M) int {
+	fail := func(format string, args ...any) int {
+		fmt.Fprintf(os.Stderr, "the cluster that KUBECONFIG names "+format+"\n", args...)
+		return 1
+	}
+	var err error
+	if ours, err = local.Connect(ctx, os.Getenv("KUBECONFIG")); err != nil {
+		return fail("cannot be used: %v", err)
+	}
+	if out, err := ours.Kubectl(ctx, nil, "get", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "hostformat", "-o", "name"); err != nil {
+		return fail("has no hostformat: install it as README.md says, or unset KUBECONFIG: %s", out)
+	}
+	all := slices.Sorted(maps.Keys(kinds))
+	stored, err := ours.Kubectl(ctx, nil, "get", strings.Join(all, ","), "-o", "name")
+	if err != nil {
+		return fail("cannot be read: %s", stored)
+	}
+	if strings.Contains(stored, "/") {
+		return fail("holds objects that these tests could harm; they run only where there are none:\n%s", stored)
+	}
+	fmt.Fprintf(os.Stderr, "e2e: testing in the cluster at %s\n", ours.Config.Host)
+	code := m.Run()
+	if out, err := ours.Kubectl(context.WithoutCancel(ctx), nil, "delete", strings.Join(all, ","), "--all"); err != nil {
+		return fail("still holds what the tests created: %s", out)
+	}
+	return code
+}
+
+// needsLocal skips a test that takes processes of this machine, or CRDs of
+// somebody else.
+func needsLocal(t testing.TB) {
+	t.Helper()
+	if given {
+		t.Skip("needs a control plane of its own: make e2e without KUBECONFIG")
+	}
+}
+
+// needsPods skips a test that takes kubelets and Services.
+func needsPods(t testing.TB) {
+	t.Helper()
+	if !given {
+		t.Skip("needs a cluster that runs pods: make e2e-kind, or make e2e with its KUBECONFIG")
+	}
+}
+
 func clusters() map[string]*local.Cluster {
+	if given {
+		return map[string]*local.Cluster{"our CRDs": ours}
+	}
 	return map[string]*local.Cluster{"our CRDs": ours, "foreign CRDs": foreign}
 }
 
@@ -94,6 +156,9 @@ type client struct {
 
 func newClient(t testing.TB, cluster *local.Cluster) client {
 	t.Helper()
+	if cluster == foreign {
+		needsLocal(t)
+	}
 	config := rest.CopyConfig(cluster.Config)
 	w := &warnings{}
 	config.WarningHandler = w

@@ -15,21 +15,44 @@ import (
 
 // The API server takes every way in, with the CRDs of cert-manager.
 func TestManifestsApply(t *testing.T) {
+	needsLocal(t)
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager").Output()
 	require.NoError(t, err)
 	require.NoError(t, foreign.InstallCRDs(t.Context(), filepath.Join(strings.TrimSpace(string(out)), "deploy", "crds")))
 	// The configurations of this cluster lead to a process, not to a Service.
 	require.NoError(t, foreign.RemoveWebhook(t.Context()))
 	t.Cleanup(func() { require.NoError(t, foreign.InstallWebhook(context.Background())) })
-	apply := func(dir string) {
+	apply := func(what ...string) {
 		t.Helper()
-		out, err := foreign.Kubectl(t.Context(), nil, "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-k", dir)
+		out, err := foreign.Kubectl(t.Context(), nil, append([]string{"apply", "--server-side", "--force-conflicts", "--dry-run=server"}, what...)...)
 		require.NoError(t, err, out)
 		require.NotContains(t, out, "Warning", "Pod Security among them")
 		require.NotContains(t, out, "customresourcedefinition")
 	}
 	for _, way := range []string{"webhook-only", "standalone"} {
-		apply(filepath.Join(foreign.Root, "manifests", way))
+		apply("-k", filepath.Join(foreign.Root, "manifests", way))
+	}
+
+	// What a release consists of.
+	dist := t.TempDir()
+	const image = "registry.example.com:5000/hostformat@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	made, err := exec.CommandContext(t.Context(), "make", "-C", foreign.Root, "release", "DIST="+dist, "IMAGE="+image).CombinedOutput()
+	require.NoError(t, err, string(made))
+	check := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "SHA256SUMS")
+	check.Dir = dist
+	sums, err := check.CombinedOutput()
+	require.NoError(t, err, string(sums))
+	require.Equal(t, "crds/install.yaml: OK\nstandalone/install.yaml: OK\nwebhook-only/install.yaml: OK\n", string(sums))
+	for way, images := range map[string]int{"crds": 0, "webhook-only": 1, "standalone": 2} {
+		file := filepath.Join(dist, way, "install.yaml")
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, images, strings.Count(string(text), "image: "+image+"\n"))
+		require.Equal(t, way == "crds", strings.Contains(string(text), "CustomResourceDefinition"))
+		require.NotContains(t, string(text), "{{", "a chart may hold it")
+		if images > 0 {
+			apply("-f", file)
+		}
 	}
 
 	// A given Secret in place of cert-manager, as docs/operations.md shows it.
@@ -54,6 +77,7 @@ secretGenerator:
 
 // The permissions of the controller that ships are enough for all it does.
 func TestControllerPermissions(t *testing.T) {
+	needsLocal(t)
 	out, err := ours.Kubectl(t.Context(), nil, "apply", "-f", filepath.Join(ours.Root, "manifests", "standalone", "rbac.yaml"))
 	require.NoError(t, err, out)
 	kubeconfig, err := ours.KubeconfigFor(t.TempDir(), "system:serviceaccount:hostformat-system:hostformat-controller")

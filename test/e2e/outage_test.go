@@ -15,6 +15,7 @@ import (
 // With the webhook gone, what travels to it fails closed, everything else goes
 // on, and all heals when it is back.
 func TestOutage(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	machine, operation := uniqueName(), uniqueName()
 	store(t, c, "machines", object(t, "machines", machine, "spec: {host: {image: img-a, provisioningFormat: CloudInit}}"))
@@ -82,6 +83,7 @@ func TestOutage(t *testing.T) {
 // What the CRD can say, it says while no webhook is installed, and no more
 // than the webhook would.
 func TestRulesOfTheCRDs(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	require.NoError(t, ours.RemoveWebhook(t.Context()))
 	t.Cleanup(func() { require.NoError(t, ours.InstallWebhook(context.Background())) })

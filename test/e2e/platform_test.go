@@ -164,6 +164,7 @@ func TestTypedStatus(t *testing.T) {
 // Another mutator that dirties the image after ours, or the same configuration
 // installed twice: the stored object is clean, and one warning is enough.
 func TestOtherMutators(t *testing.T) {
+	needsLocal(t)
 	clientset, err := kubernetes.NewForConfig(ours.Config)
 	require.NoError(t, err)
 	configurations := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations()
@@ -262,6 +263,7 @@ func serveMutator(t *testing.T, patch string) admissionregistrationv1.WebhookCli
 // Applying our configurations again changes nothing, so that GitOps tools see
 // no drift.
 func TestConfigurationsDoNotDrift(t *testing.T) {
+	needsLocal(t)
 	clientset, err := kubernetes.NewForConfig(ours.Config)
 	require.NoError(t, err)
 	generation := func() [2]string {

@@ -20,6 +20,7 @@ import (
 // Many operations over many Machines run to their end in bounded memory. See
 // make scale.
 func TestScale(t *testing.T) {
+	needsLocal(t)
 	if os.Getenv("HOSTFORMAT_SCALE") == "" {
 		t.Skip("make scale runs this: it takes some minutes")
 	}

@@ -29,6 +29,7 @@ import (
 
 // One version after the other is cut, as deployments make it necessary.
 func TestConfigurationController(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, foreign)
 	running := startControllers(t, foreign, foreign.Kubeconfig, "machineconfiguration")
 	name := uniqueName()
@@ -137,6 +138,7 @@ func TestConfigurationController(t *testing.T) {
 // With both controllers in one process, a version is deployed before its pair
 // is frozen: no edit can come in between.
 func TestVersionIsDeployedFirst(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	startControllers(t, ours, ours.Kubeconfig, "*,machineconfiguration")
 	name := uniqueName()
@@ -216,6 +218,7 @@ func reconcileUntilFinished(t *testing.T, c client, r *operation.Reconciler, nam
 // The list of versions changes between any two reads: image and format come
 // from one and the same version all the same.
 func TestVersionsAreReadOnce(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	machine := uniqueName()
 	version := func(number int) {
@@ -251,6 +254,7 @@ func TestVersionsAreReadOnce(t *testing.T) {
 // Reads that lag by five writes, over a provider that forgets: what was not
 // recorded on top of the newest state is not called.
 func TestReadsThatLag(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	machine := newMachine(t, c)
 	name := newOperation(t, c, machine)
@@ -290,6 +294,7 @@ func TestReadsThatLag(t *testing.T) {
 // Targets by selector: taken once, sorted, frozen together, each with its own
 // pair; Failed when one failed.
 func TestSelector(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	startControllers(t, ours, ours.Kubeconfig, "hostreplace")
 	rack := uniqueName()
@@ -372,6 +377,7 @@ func TestSelector(t *testing.T) {
 
 // A read that fails is tried again; it is never taken for "not found".
 func TestReadsThatFail(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	machine := uniqueName()
 	v := object(t, "machineconfigurationversions", machine+"-v1", "spec: {version: 1, template: {host: {image: img-t, provisioningFormat: CloudInit}}}")
@@ -397,6 +403,7 @@ func TestReadsThatFail(t *testing.T) {
 // An operation that another process froze, for a provider that this one lacks,
 // is left to that process.
 func TestAnotherProcessHasTheProvider(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	name := newOperation(t, c, newMachine(t, c))
 	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
@@ -426,6 +433,7 @@ func (s stopper) Replace(ctx context.Context, r operation.Replacement) (string, 
 
 // An operation that nobody began for long is not begun late.
 func TestTooOld(t *testing.T) {
+	needsLocal(t)
 	c := newClient(t, ours)
 	name := newOperation(t, c, newMachine(t, c))
 	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })

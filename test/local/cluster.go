@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"unbounded-cloud.io/hostformat/certs"
@@ -30,6 +31,10 @@ type Options struct {
 	Controllers string
 	// Simulated is what its flag --simulated-provider says.
 	Simulated string
+	// ClientCA is what the webhook's flag --client-ca says, and AdmissionConfig
+	// what the API server's flag --admission-control-config-file says: how it
+	// authenticates to webhooks.
+	ClientCA, AdmissionConfig string
 	// Log takes what is being done, one line each, and what the webhook logs.
 	Log io.Writer
 }
@@ -70,6 +75,9 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if c.dir, err = os.MkdirTemp("", "hostformat-"); err != nil {
 		return nil, err
 	}
+	if o.AdmissionConfig != "" {
+		c.env.ControlPlane.GetAPIServer().Configure().Append("admission-control-config-file", o.AdmissionConfig)
+	}
 	c.say("starting etcd and kube-apiserver")
 	if c.Config, err = c.env.Start(); err != nil {
 		return nil, err
@@ -96,6 +104,22 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	}
 	c.say("installing manifests/base/webhook.yaml")
 	return c, c.InstallWebhook(ctx)
+}
+
+// Connect returns a cluster that a kubeconfig names, where hostformat is
+// installed already. Only Config, Kubeconfig, Root, Command and Kubectl are of
+// use with it: nothing is started, and nothing has to be stopped.
+func Connect(ctx context.Context, kubeconfig string) (*Cluster, error) {
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
+	return &Cluster{Config: config, Kubeconfig: kubeconfig, Root: root}, nil
 }
 
 // Stop ends the webhook, then the control plane, and removes their files.
@@ -127,11 +151,19 @@ func (c *Cluster) InstallCRDs(ctx context.Context, dir string) error {
 	return nil
 }
 
-// Command prepares a kubectl of this cluster.
+// Command prepares a kubectl of this cluster: the one of KUBEBUILDER_ASSETS,
+// or else of PATH.
 func (c *Cluster) Command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl"), args...)
+	cmd := exec.CommandContext(ctx, kubectl(), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig)
 	return cmd
+}
+
+func kubectl() string {
+	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
+		return filepath.Join(assets, "kubectl")
+	}
+	return "kubectl"
 }
 
 // Kubectl runs kubectl and returns all that it prints, trimmed.

@@ -87,7 +87,8 @@ func (c *Cluster) StartWebhook(ctx context.Context) error {
 		"--cert-dir", c.dir, "--host", loopback, "--port", strconv.Itoa(p.port),
 		"--health-probe-bind-address", net.JoinHostPort(loopback, strconv.Itoa(p.health)),
 		"--metrics-bind-address", "0", "--shutdown-delay", "0s", "--log-format", "text",
-		"--controllers", c.options.Controllers, "--kubeconfig", c.Kubeconfig, "--simulated-provider", c.options.Simulated)
+		"--controllers", c.options.Controllers, "--kubeconfig", c.Kubeconfig, "--simulated-provider", c.options.Simulated,
+		"--client-ca", c.options.ClientCA)
 	p.cmd.Stdout, p.cmd.Stderr = c.log, c.log
 	// Ctrl-C reaches every process of a terminal; this one is stopped by us, in
 	// its turn.

@@ -1,0 +1,85 @@
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"unbounded-cloud.io/hostformat/certs"
+	"unbounded-cloud.io/hostformat/test/local"
+)
+
+// An API server that is configured as docs/operations.md says shows a
+// certificate that --client-ca asks for; whoever shows none is not answered.
+func TestClientCertificateOfTheAPIServer(t *testing.T) {
+	needsLocal(t)
+	dir := t.TempDir()
+	ca, err := certs.NewCA()
+	require.NoError(t, err)
+	certPEM, keyPEM, err := ca.IssueClient(time.Hour, "kube-apiserver")
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(ours.Root, "docs", "operations.md"))
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## Only the API server may call\n")
+	require.True(t, found)
+	blocks := strings.Split(section, "```yaml\n")
+	require.Greater(t, len(blocks), 2, "an AdmissionConfiguration and a kubeconfig")
+	file := func(name string, content string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		return path
+	}
+	shown := func(block string) string {
+		block, _, _ = strings.Cut(block, "```")
+		require.Contains(t, block, "/etc/kubernetes/hostformat/")
+		return strings.ReplaceAll(block, "/etc/kubernetes/hostformat/", dir+"/")
+	}
+	config := file("admission.yaml", shown(blocks[1]))
+	// Here the webhook is reached at an address, and not through its Service.
+	kubeconfig := shown(blocks[2])
+	require.Contains(t, kubeconfig, "name: "+certs.DNSNames()[0])
+	file("kubeconfig.yaml", strings.Replace(kubeconfig, certs.DNSNames()[0], "'*'", 1))
+	file("client.crt", string(certPEM))
+	file("client.key", string(keyPEM))
+
+	cluster, err := local.Start(t.Context(), local.Options{ClientCA: file("ca.crt", string(ca.PEM)), AdmissionConfig: config, Log: &lockedBuffer{}})
+	require.NoError(t, err, "it starts, and judges writes")
+	t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
+
+	// The other API server has no certificate to show.
+	target := cluster.ClientConfig("/validate")
+	_, err = (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}).Post(*target.URL, "application/json", strings.NewReader("{}"))
+	require.ErrorContains(t, err, "certificate required")
+	clientset, err := kubernetes.NewForConfig(ours.Config)
+	require.NoError(t, err)
+	_, configuration, err := ours.WebhookConfigurations()
+	require.NoError(t, err)
+	second := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "client-ca"}, Webhooks: configuration.Webhooks[:1]}
+	second.Webhooks[0].ClientConfig = target
+	second.Webhooks[0].ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"client-ca": "asked-for"}}
+	_, err = clientset.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), second, metav1.CreateOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		out, err := ours.Kubectl(context.Background(), nil, "delete", "validatingwebhookconfiguration", second.Name)
+		assert.NoError(t, err, out)
+	})
+	c := newClient(t, ours)
+	machine := object(t, "machines", uniqueName(), "{}")
+	machine.SetLabels(map[string]string{"client-ca": "asked-for"})
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		_, err := c.of("machines").Create(t.Context(), machine, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		assert.ErrorContains(collect, err, "failed calling webhook")
+		assert.ErrorContains(collect, err, "certificate required")
+	}, patience, interval)
+}

@@ -1,0 +1,111 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"unbounded-cloud.io/hostformat/certs"
+	"unbounded-cloud.io/hostformat/internal/admission"
+)
+
+// Three renewals under load, the CA injector stopped across the second: no
+// call fails, what the API server trusts stays as it is, and each of three
+// replicas answers directly and serves the new certificate without a restart.
+func TestCertificatesAreRenewed(t *testing.T) {
+	i := newInstallation(t)
+	needsCertManager(t, i)
+	i.scaled(t, certs.Namespace, webhookDeployment, 3)
+	i.rolledOut(t, certs.Namespace, webhookDeployment)
+	replicas := map[string]string{} // pods, and where they are reached
+	for _, pod := range i.pods(t, webhookDeployment) {
+		replicas[pod.Name] = forward(t, pod.Name, 9443)
+	}
+	require.Len(t, replicas, 3)
+	ca := i.caBundle(t)
+	trust := i.trust(t)
+	finish := i.load(t)
+	for n := range 3 {
+		if n == 1 {
+			i.scale(t, certManager, "cert-manager-cainjector", 0)
+		}
+		serial := i.renew(t)
+		for pod, address := range replicas {
+			require.EventuallyWithT(t, func(collect *assert.CollectT) {
+				conn, err := tls.Dial("tcp", address, trust)
+				if assert.NoError(collect, err) {
+					assert.Equal(collect, serial, conn.ConnectionState().PeerCertificates[0].SerialNumber.String(), pod)
+					assert.NoError(collect, conn.Close())
+				}
+			}, podPatience, interval)
+			answer := i.post(t, address, admission.ValidatePath, []byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE",
+				"kind":{"group":"unbounded-cloud.io","version":"v1alpha3","kind":"Machine"},"object":{"spec":{"host":{"image":"a\u200bb"}}}}}`))
+			body, err := io.ReadAll(answer.Body)
+			require.NoError(t, err)
+			require.NoError(t, answer.Body.Close())
+			var review struct{ Response struct{ Allowed bool } }
+			require.NoError(t, json.Unmarshal(body, &review), string(body))
+			require.False(t, review.Response.Allowed)
+			require.Contains(t, string(body), "invisible character")
+		}
+		if n == 1 {
+			i.scale(t, certManager, "cert-manager-cainjector", 1)
+		}
+	}
+	finish()
+	require.Equal(t, ca, i.caBundle(t))
+	for _, pod := range i.pods(t, webhookDeployment) {
+		require.Contains(t, replicas, pod.Name)
+		require.Zero(t, pod.Status.ContainerStatuses[0].RestartCount)
+	}
+}
+
+// renew asks cert-manager for another serving certificate, as cmctl renew
+// does, and returns its serial number once it is in the Secret.
+func (i installation) renew(t *testing.T) string {
+	t.Helper()
+	before := i.serial(t)
+	certificates := i.client.Resource(schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "certificates"}).Namespace(certs.Namespace)
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		certificate, err := certificates.Get(t.Context(), certs.Certificate, metav1.GetOptions{})
+		if !assert.NoError(collect, err) {
+			return
+		}
+		conditions, _, _ := unstructured.NestedSlice(certificate.Object, "status", "conditions")
+		conditions = slices.DeleteFunc(conditions, func(condition any) bool { return condition.(map[string]any)["type"] == "Issuing" })
+		conditions = append(conditions, map[string]any{"type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "a test",
+			"lastTransitionTime": time.Now().UTC().Format(time.RFC3339), "observedGeneration": certificate.GetGeneration()})
+		assert.NoError(collect, unstructured.SetNestedSlice(certificate.Object, conditions, "status", "conditions"))
+		_, err = certificates.UpdateStatus(t.Context(), certificate, metav1.UpdateOptions{})
+		assert.NoError(collect, err)
+	}, patience, interval)
+	var serial string
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		serial = i.serial(t)
+		assert.NotEqual(collect, before, serial)
+	}, patience, interval)
+	return serial
+}
+
+// serial is the serial number of the certificate in the serving Secret.
+func (i installation) serial(t testing.TB) string {
+	t.Helper()
+	secret, err := i.CoreV1().Secrets(certs.Namespace).Get(t.Context(), certs.Secret, metav1.GetOptions{})
+	require.NoError(t, err)
+	block, _ := pem.Decode(secret.Data[certs.CertFile])
+	require.NotNil(t, block)
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	require.NoError(t, err)
+	return certificate.SerialNumber.String()
+}
