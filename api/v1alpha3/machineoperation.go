@@ -24,6 +24,10 @@ const (
 	OperationFailed     OperationPhase = "Failed"
 )
 
+// Finished tells whether nothing more is going to happen. Such a phase is never
+// turned back.
+func (p OperationPhase) Finished() bool { return p == OperationComplete || p == OperationFailed }
+
 // MaxTargets is the most targets that a MachineOperation holds.
 const MaxTargets = 6000
 

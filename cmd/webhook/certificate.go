@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"unbounded-cloud.io/hostformat/certs"
 )
@@ -56,6 +58,30 @@ func (c *certificate) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) 
 		return nil, errors.New("no certificate yet")
 	}
 	return watcher.GetCertificate(hello)
+}
+
+// expiry is the time, in seconds since 1970, at which the pair that is served
+// expires; 0 while there is none.
+func (c *certificate) expiry() float64 {
+	watcher := c.watcher.Load()
+	if watcher == nil {
+		return 0
+	}
+	pair, err := watcher.GetCertificate(nil)
+	if err != nil || pair.Leaf == nil {
+		return 0
+	}
+	return float64(pair.Leaf.NotAfter.Unix())
+}
+
+// register exports expiry.
+func (c *certificate) register(registry metrics.RegistererGatherer) error {
+	gauge := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "hostformat_certificate_expiration_timestamp_seconds",
+		Help: "When the serving certificate expires, in seconds since 1970; 0 while there is none.",
+	}, c.expiry)
+	registry.Unregister(gauge) // of a server before, in tests
+	return registry.Register(gauge)
 }
 
 // ready is a check that fails while there is no certificate, and says why.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -87,8 +88,11 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 	drain := &drain{}
 	checks := []healthz.Checker{drain.ready}
 	if o.webhook {
-		admission.Register(drain.wrap(mgr.GetWebhookServer()))
+		admission.Register(drain.wrap(mgr.GetWebhookServer()), admission.Enforcement(o.enforcement))
 		checks = append(checks, certificate.ready, o.listening(server))
+		if err := certificate.register(metrics.Registry); err != nil {
+			return err
+		}
 		if err := mgr.Add(certificate); err != nil {
 			return err
 		}

@@ -15,6 +15,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"unbounded-cloud.io/hostformat/internal/admission"
 )
 
 // options are what the command line can say.
@@ -27,6 +29,7 @@ type options struct {
 	logFormat, logLevel           string
 
 	webhook                 bool
+	enforcement             string
 	controllers             []string
 	kubeconfig              string
 	leaderElect             bool
@@ -66,6 +69,7 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 	flags.SortFlags = false
 	flags.Usage = func() { fmt.Fprint(stdout, usage+flags.FlagUsagesWrapped(100)) }
 	flags.BoolVar(&o.webhook, "webhook", true, "serve the admission rules")
+	flags.StringVar(&o.enforcement, "enforcement", string(admission.Deny), "what becomes of a write that breaks a rule: deny, warn, or warn-except-frozen, which warns but keeps frozen pairs as they are")
 	flags.StringSliceVar(&o.controllers, "controllers", nil, "controllers to run: * for all that are on by default, foo for the controller foo, -foo for all but it; empty for none")
 	flags.StringVar(&o.certDir, "cert-dir", "/etc/hostformat/tls", "`folder` with tls.crt and tls.key")
 	flags.StringVar(&o.clientCA, "client-ca", "", "`file` with the CA that a client must show a certificate of to reach the webhook; empty to let all reach it; read once, at the start")
@@ -120,8 +124,9 @@ func (o *options) validate() error {
 		value string
 		legal []string
 	}{
-		"--log-format": {o.logFormat, []string{"json", "text"}},
-		"--log-level":  {o.logLevel, []string{"info", "debug"}},
+		"--log-format":  {o.logFormat, []string{"json", "text"}},
+		"--log-level":   {o.logLevel, []string{"info", "debug"}},
+		"--enforcement": {o.enforcement, admission.Enforcements},
 	} {
 		if !slices.Contains(choice.legal, choice.value) {
 			return fmt.Errorf("%s must be %s, got %q", name, strings.Join(choice.legal, " or "), choice.value)

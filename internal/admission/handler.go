@@ -1,10 +1,13 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
+	"strings"
 	"sync"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -16,11 +19,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// guard serves the rules of one resource, or of one of its subresources, in
-// both directions.
+// guard holds the rules of one resource, or of one of its subresources.
 type guard interface {
-	mutate(req admission.Request) admission.Response
-	validate(req admission.Request) admission.Response
+	// edits returns what a write should have been.
+	edits(req admission.Request) ([]edit, error)
+	// judge returns the verdict on a write. The error is one of the review, not
+	// of what is written.
+	judge(req admission.Request) (verdict, error)
 }
 
 // guardOf is the guard of a resource whose rules read a view of type T. It
@@ -28,46 +33,35 @@ type guard interface {
 // which decode whole objects: those refuse an object for a value that no rule
 // reads, and their patches touch fields that nobody edited.
 type guardOf[T any] struct {
-	// edits are what a write should have been. Nil where nothing is edited.
-	edits func(was, now *T) []edit
-	// judge is the verdict on a write. On a create, was is empty.
-	judge func(was, now *T, specChanged func() bool) verdict
+	// trim are the edits of a write. Nil where nothing is edited.
+	trim func(was, now *T) []edit
+	// rules are the verdict on a write. On a create, was is empty.
+	rules func(was, now *T, specChanged func() bool) verdict
 	// needsStored refuses an update that comes without the stored object, which
-	// judge would otherwise take for a create.
+	// rules would otherwise take for a create.
 	needsStored bool
 }
 
-// mutate answers with the edits. A review of the wrong shape is let through as
-// it is: the schema, which the API server applies next, words that better.
-func (g guardOf[T]) mutate(req admission.Request) admission.Response {
-	if g.edits == nil {
-		return admission.Allowed("")
+func (g guardOf[T]) edits(req admission.Request) ([]edit, error) {
+	if g.trim == nil {
+		return nil, nil
 	}
 	was, now, err := views[T](req)
 	if err != nil {
-		return admission.Allowed("")
+		return nil, err
 	}
-	edits := g.edits(was, now)
-	if len(edits) == 0 {
-		return admission.Allowed("")
-	}
-	return admission.Patched("", patch(edits)...).WithWarnings(trimWarnings(edits)...)
+	return g.trim(was, now), nil
 }
 
-// validate answers with the verdict. A review of the wrong shape is refused.
-func (g guardOf[T]) validate(req admission.Request) admission.Response {
+func (g guardOf[T]) judge(req admission.Request) (verdict, error) {
 	was, now, err := views[T](req)
 	if err != nil {
-		return admission.Errored(http.StatusBadRequest, err)
+		return verdict{}, err
 	}
 	if g.needsStored && req.Operation == admissionv1.Update && absent(req.OldObject.Raw) {
-		return admission.Errored(http.StatusBadRequest, fmt.Errorf("an update of %s cannot be judged without the stored object", req.Kind.Kind))
+		return verdict{}, fmt.Errorf("an update of %s cannot be judged without the stored object", req.Kind.Kind)
 	}
-	v := g.judge(was, now, sync.OnceValue(func() bool { return specDiffers(req.OldObject.Raw, req.Object.Raw) }))
-	if len(v.errs) == 0 {
-		return admission.Allowed("").WithWarnings(v.warnings...)
-	}
-	return denied(req, v.errs).WithWarnings(v.warnings...)
+	return g.rules(was, now, sync.OnceValue(func() bool { return specDiffers(req.OldObject.Raw, req.Object.Raw) })), nil
 }
 
 // views decodes the two objects of a review. Without a stored object, was is
@@ -101,16 +95,56 @@ func specDiffers(was, now []byte) bool {
 	return !reflect.DeepEqual(a.Spec, b.Spec)
 }
 
-// denied answers as built-in kinds do: 422, with a cause for each field.
-func denied(req admission.Request, errs field.ErrorList) admission.Response {
+// mutate answers with the edits. A review of the wrong shape is let through as
+// it is: the schema, which the API server applies next, words that better.
+func mutate(g guard, req admission.Request, _ Enforcement) admission.Response {
+	edits, err := g.edits(req)
+	if err != nil || len(edits) == 0 {
+		return admission.Allowed("")
+	}
+	countTrims(req, len(edits))
+	return admission.Patched("", patch(edits)...).WithWarnings(trimWarnings(edits)...)
+}
+
+// validate answers with the verdict, as far as it is enforced. A review of the
+// wrong shape is refused.
+func validate(g guard, req admission.Request, enforcement Enforcement) admission.Response {
+	v, err := g.judge(req)
+	if err != nil {
+		countVerdict(req, denied, unreadable)
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	refused, tolerated := enforcement.split(v.errs)
+	response, result := admission.Allowed(""), allowed
+	if len(tolerated) > 0 {
+		result = warned
+		for _, err := range listed(tolerated) {
+			v.warnings = append(v.warnings, warning("would be refused: "+err.Error()))
+		}
+	}
+	if len(refused) > 0 {
+		response, result = refusal(req, refused), denied
+	}
+	response.AuditAnnotations = v.annotations
+	if len(v.errs) == 0 {
+		countVerdict(req, result, noRule)
+		return response.WithWarnings(v.warnings...)
+	}
+	rules := brokenRules(v.errs)
+	countVerdict(req, result, rules...)
+	response.AuditAnnotations = map[string]string{"rules": strings.Join(rules, ","), "outcome": string(result)}
+	maps.Copy(response.AuditAnnotations, v.annotations)
+	return response.WithWarnings(v.warnings...)
+}
+
+// refusal answers as built-in kinds do: 422, with a cause for each field.
+func refusal(req admission.Request, errs field.ErrorList) admission.Response {
 	name := req.Name
 	if name == "" {
 		name = generateName(req.Object.Raw)
 	}
 	status := apierrors.NewInvalid(schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind}, name, listed(errs)).Status()
-	return admission.Response{
-		AdmissionResponse: admissionv1.AdmissionResponse{Result: &status, AuditAnnotations: map[string]string{"rules": rules(errs)}},
-	}
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &status}}
 }
 
 // generateName stands in for the name of an object that has none yet.
@@ -127,9 +161,10 @@ func generateName(raw []byte) string {
 }
 
 // handler finds the guard for a review by what the review says it is about,
-// whatever path it arrived at, and calls one direction of it.
+// whatever path it arrived at, and answers in one direction.
 type handler struct {
-	direction func(guard, admission.Request) admission.Response
+	direction   func(guard, admission.Request, Enforcement) admission.Response
+	enforcement Enforcement
 }
 
 // Handle implements admission.Handler. Other operations than create and
@@ -148,10 +183,13 @@ func (h handler) Handle(ctx context.Context, req admission.Request) admission.Re
 	if !ours || (req.Operation != admissionv1.Create && req.Operation != admissionv1.Update) {
 		return admission.Allowed("")
 	}
-	response := h.direction(g, req)
-	if !response.Allowed {
-		logf.FromContext(ctx).Info("denied",
-			"rules", response.AuditAnnotations["rules"], "message", response.Result.Message)
+	response := h.direction(g, req, h.enforcement)
+	if rules := response.AuditAnnotations["rules"]; rules != "" || !response.Allowed {
+		message := strings.Join(response.Warnings, "; ")
+		if response.Result != nil {
+			message = response.Result.Message
+		}
+		logf.FromContext(ctx).Info(cmp.Or(response.AuditAnnotations["outcome"], string(denied)), "rules", rules, "message", message)
 	}
 	return response
 }

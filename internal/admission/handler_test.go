@@ -158,14 +158,14 @@ func TestBadRequests(t *testing.T) {
 func TestCancelledRequestIsNotJudged(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	response := handler{guard.validate}.Handle(ctx, admission.Request{AdmissionRequest: *request(t, "machines", "", "{}")})
+	response := handler{validate, Deny}.Handle(ctx, admission.Request{AdmissionRequest: *request(t, "machines", "", "{}")})
 	require.False(t, response.Allowed)
 	require.Equal(t, int32(http.StatusServiceUnavailable), response.Result.Code)
 }
 
 // A fault of ours is an answer, not a dropped connection.
 func TestPanicIsAnswered(t *testing.T) {
-	hook := webhook(func(guard, admission.Request) admission.Response { panic("deliberate") })
+	hook := webhook(handler{direction: func(guard, admission.Request, Enforcement) admission.Response { panic("deliberate") }})
 	body, err := json.Marshal(admissionv1.AdmissionReview{Request: request(t, "machines", "", "{}")})
 	require.NoError(t, err)
 	httpRequest := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", bytes.NewReader(body))

@@ -40,7 +40,30 @@ func validateMachine(was, now *machine, specChanged func() bool) verdict {
 	} else {
 		faults = append(faults, errs...)
 	}
-	return judge(faults, found, specChanged)
+	v := judge(faults, found, specChanged)
+	if !after.sameImage(before) || !after.sameFormat(before) {
+		v.annotations = sources(was.Status.V.Observed.V, after)
+	}
+	return v
+}
+
+// sources says in the audit log where the halves of a replacement's pair would
+// come from, as far as the Machine alone tells.
+func sources(observed string, h host) map[string]string {
+	image, format := resolve.FromMachine, resolve.FromFallback
+	switch {
+	case h.declaresFormat():
+		format = resolve.FromMachine
+	case observed != "":
+		format = resolve.FromObservation
+	}
+	if h.image() != "" {
+		return map[string]string{"image-source": string(image), "format-source": string(format)}
+	}
+	if h.declaresFormat() { // the image is a template's, or kept
+		return map[string]string{"format-source": string(format)}
+	}
+	return nil
 }
 
 // declareFormat refuses an image without a format on a host that is known to

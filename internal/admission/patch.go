@@ -14,6 +14,9 @@ type edit struct {
 	value *string
 }
 
+// String returns the path as messages name it.
+func (e edit) String() string { return strings.Join(e.path, ".") }
+
 var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
 
 // patch turns edits into JSON Patch operations, one each.
@@ -46,7 +49,7 @@ func trimWarnings(edits []edit) []string {
 			done = "held only whitespace and was removed"
 		}
 		warnings = append(warnings, warning(fmt.Sprintf("%s: %s; correct the manifest, or it will keep differing from the cluster",
-			strings.Join(e.path, "."), done)))
+			e, done)))
 	}
 	return warnings
 }

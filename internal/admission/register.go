@@ -21,17 +21,17 @@ const (
 // the spec, and the enum of the CRD guards its value.
 var guards = map[metav1.GroupVersionKind]map[string]guard{
 	kind("Machine"): {
-		"": guardOf[machine]{edits: machineEdits, judge: validateMachine},
+		"": guardOf[machine]{trim: machineEdits, rules: validateMachine},
 	},
 	kind("MachineConfiguration"): {
-		"": guardOf[configuration]{edits: configurationEdits, judge: validateConfiguration},
+		"": guardOf[configuration]{trim: configurationEdits, rules: validateConfiguration},
 	},
 	kind("MachineConfigurationVersion"): {
-		"": guardOf[version]{edits: versionEdits, judge: validateVersion},
+		"": guardOf[version]{trim: versionEdits, rules: validateVersion},
 	},
 	kind("MachineOperation"): {
-		"":       guardOf[operation]{judge: validateOperation, needsStored: true},
-		"status": guardOf[operation]{edits: operationStatusEdits, judge: validateOperationStatus, needsStored: true},
+		"":       guardOf[operation]{rules: validateOperation, needsStored: true},
+		"status": guardOf[operation]{trim: operationStatusEdits, rules: validateOperationStatus, needsStored: true},
 	},
 }
 
@@ -45,14 +45,14 @@ type Server interface {
 }
 
 // Register serves all rules on a webhook server, at MutatePath and
-// ValidatePath.
-func Register(server Server) {
-	server.Register(MutatePath, webhook(guard.mutate))
-	server.Register(ValidatePath, webhook(guard.validate))
+// ValidatePath. Images are trimmed whatever the enforcement.
+func Register(server Server, enforcement Enforcement) {
+	server.Register(MutatePath, webhook(handler{mutate, enforcement}))
+	server.Register(ValidatePath, webhook(handler{validate, enforcement}))
 }
 
-func webhook(direction func(guard, admission.Request) admission.Response) *admission.Webhook {
-	return &admission.Webhook{Handler: handler{direction}, LogConstructor: logger}
+func webhook(h handler) *admission.Webhook {
+	return &admission.Webhook{Handler: h, LogConstructor: logger}
 }
 
 // logger says who did what, in words that suit objects without a namespace.
@@ -60,7 +60,6 @@ func logger(base logr.Logger, req *admission.Request) logr.Logger {
 	if req == nil {
 		return base
 	}
-	dryRun := req.DryRun != nil && *req.DryRun
 	return base.WithValues("kind", req.Kind.Kind, "name", req.Name, "subresource", req.SubResource,
-		"operation", req.Operation, "user", req.UserInfo.Username, "dryRun", dryRun, "requestUID", req.UID)
+		"operation", req.Operation, "user", req.UserInfo.Username, "dryRun", dryRun(*req), "requestUID", req.UID)
 }

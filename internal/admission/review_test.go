@@ -31,7 +31,7 @@ func (m mux) Register(path string, hook http.Handler) { m.Handle(path, hook) }
 
 func newMux() http.Handler {
 	m := mux{http.NewServeMux()}
-	Register(m)
+	Register(m, Deny)
 	return m
 }
 

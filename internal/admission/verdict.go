@@ -2,7 +2,7 @@ package admission
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -10,10 +10,11 @@ import (
 )
 
 // verdict is what a rule file says of a write: it is denied if there are
-// errors. Warnings are shown either way.
+// errors. Warnings are shown, and annotations go to the audit log, either way.
 type verdict struct {
-	errs     field.ErrorList
-	warnings []string
+	errs        field.ErrorList
+	warnings    []string
+	annotations map[string]string
 }
 
 // judge makes a verdict of the faults that a write brings and those that it
@@ -49,15 +50,13 @@ func listed(errs field.ErrorList) field.ErrorList {
 	})
 }
 
-// rules names the rules that a list of errors comes from, for the log.
-func rules(errs field.ErrorList) string {
+// brokenRules names the rules that errors come from, each once.
+func brokenRules(errs field.ErrorList) []string {
 	var names []string
-	seen := map[string]bool{}
 	for _, err := range errs {
-		if !seen[err.Origin] {
-			seen[err.Origin] = true
+		if !slices.Contains(names, err.Origin) {
 			names = append(names, err.Origin)
 		}
 	}
-	return strings.Join(names, ",")
+	return names
 }

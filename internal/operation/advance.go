@@ -109,21 +109,21 @@ func (r *Reconciler) prepare(ctx context.Context, op *record, index int) (*call,
 		pair = result.Pair
 		op.setCondition(ConditionFrozen, metav1.ConditionFalse, "LegacySnapshot",
 			"the snapshot is from before the format field: its format is resolved again at each attempt and is not guaranteed to stay", r.Clock.Now())
+		legacyAttempts.Inc()
 		r.say(op, index, "legacy snapshot: "+resolved{machine: machine, result: result}.describe())
 	} else if fault := resolve.PairFault(pair); fault != "" {
 		r.fail(op, index, "InvalidPair", fault)
 		return nil, nil
 	}
-	if pair.Format == v1alpha3.Ignition {
-		r.fail(op, index, "IgnitionNotDeliverable",
-			"the image boots with Ignition, and this controller generates cloud-init only; the provider was not called")
+	if fault := resolve.DeliveryFault(pair); fault != "" {
+		r.fail(op, index, "IgnitionNotDeliverable", fault+"; the provider was not called")
 		return nil, nil
 	}
 	if reason, message := pinFault(input, machine); reason != "" {
 		r.fail(op, index, reason, message)
 		return nil, nil
 	}
-	name, providerID := providerOf(machine)
+	name, providerID := resolve.Provider(machine)
 	provider := r.Providers[name]
 	if provider == nil {
 		r.fail(op, index, "ProviderChanged", fmt.Sprintf("provider %q is not registered here", name))
@@ -173,7 +173,7 @@ func (r *Reconciler) makeCalls(ctx context.Context, op *record, calls []call) ti
 	wake := time.Duration(0)
 	for _, c := range calls {
 		target := op.Status.Targets[c.index]
-		if current, err := r.read(ctx, op.Name); err != nil || current.UID != op.UID || current.DeletionTimestamp != nil || final(current.Status.Phase) {
+		if current, err := r.read(ctx, op.Name); err != nil || current.UID != op.UID || current.DeletionTimestamp != nil || current.Status.Phase.Finished() {
 			return sooner(wake, r.Backoff.after(target.Attempts))
 		}
 		machine, err := r.readTarget(ctx, op, c.index)
@@ -192,11 +192,14 @@ func (r *Reconciler) makeCalls(ctx context.Context, op *record, calls []call) ti
 		id, err := c.provider.Replace(ctx, c.replacement)
 		switch {
 		case err == nil:
+			providerCalls.WithLabelValues(c.name, "accepted").Inc()
 			r.accept(op, c.index, c.name, id)
 			wake = sooner(wake, r.PollInterval)
 		case isPermanent(err):
+			providerCalls.WithLabelValues(c.name, "failed").Inc()
 			r.fail(op, c.index, "ProviderFailed", err.Error())
 		default:
+			providerCalls.WithLabelValues(c.name, "unanswered").Inc()
 			log.Error(err, "the provider did not accept")
 			r.say(op, c.index, fmt.Sprintf("attempt %d was not accepted and is tried again: %v", target.Attempts, err))
 			wake = sooner(wake, r.Backoff.after(target.Attempts))

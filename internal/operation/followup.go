@@ -12,6 +12,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // lookUp asks whether an attempt whose answer was lost had been accepted. It
@@ -33,7 +34,7 @@ func (r *Reconciler) lookUp(ctx context.Context, op *record, index int) (again b
 			logf.FromContext(ctx).Error(err, "the Machine cannot be read", "machine", target.MachineRef)
 			return false, r.Backoff.after(target.Attempts)
 		}
-		name, _ = providerOf(machine)
+		name, _ = resolve.Provider(machine)
 	}
 	provider := r.Providers[name]
 	if provider == nil {
@@ -97,7 +98,7 @@ func (r *Reconciler) settle(op *record) {
 	if phase != v1alpha3.OperationPending && !op.has("startedAt") {
 		op.set(timestamp(now), "startedAt")
 	}
-	if !final(phase) {
+	if !phase.Finished() {
 		return
 	}
 	if !op.has("completedAt") {
@@ -137,7 +138,7 @@ var legalReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 
 // announce tells of an operation that has finished with the last write.
 func (r *Reconciler) announce(op *record) {
-	if !final(op.Status.Phase) {
+	if !op.Status.Phase.Finished() {
 		return
 	}
 	kind := corev1.EventTypeNormal
@@ -158,7 +159,7 @@ func (r *Reconciler) mourn(ctx context.Context, op *record, calls []call, writeE
 	if err != nil && !apierrors.IsNotFound(err) {
 		return writeErr
 	}
-	if err == nil && current.UID == op.UID && current.DeletionTimestamp == nil && !final(current.Status.Phase) {
+	if err == nil && current.UID == op.UID && current.DeletionTimestamp == nil && !current.Status.Phase.Finished() {
 		return writeErr
 	}
 	for _, c := range calls {

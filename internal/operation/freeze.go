@@ -48,7 +48,7 @@ func freeze(all []resolved) ([]any, error) {
 }
 
 func freezeTarget(r resolved) map[string]any {
-	provider, providerID := providerOf(r.machine)
+	provider, providerID := resolve.Provider(r.machine)
 	input := map[string]any{
 		"provisioningFormat": string(r.result.Format),
 		"machineUID":         string(r.machine.UID),
@@ -90,18 +90,9 @@ func (r resolved) from(source resolve.Source) string {
 	}
 }
 
-// providerOf returns who replaces the host of a Machine, and its identifier
-// there. The legacy spellings count where spec.host.external names no provider.
-func providerOf(machine *v1alpha3.Machine) (provider, id string) {
-	if host := machine.Spec.Host; host != nil && host.External != nil && host.External.Provider != "" {
-		return host.External.Provider, host.External.ProviderID
-	}
-	return machine.Spec.Provider, machine.Spec.ProviderID
-}
-
 // pinFault says why a Machine is not the one that a target was frozen for.
 func pinFault(input v1alpha3.OperationInput, machine *v1alpha3.Machine) (reason, message string) {
-	provider, id := providerOf(machine)
+	provider, id := resolve.Provider(machine)
 	switch {
 	case machine.DeletionTimestamp != nil:
 		return "MachineDeleting", "the Machine is being deleted"

@@ -115,7 +115,7 @@ func errOrStale(err error) error {
 // or has ended without calling anybody. Within one second the two are not told
 // apart, and count as not finished. What is over stays so.
 func over(other, op *record) bool {
-	if !final(other.Status.Phase) {
+	if !other.Status.Phase.Finished() {
 		return false
 	}
 	called := slices.ContainsFunc(other.Status.Targets, begun)

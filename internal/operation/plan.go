@@ -28,7 +28,7 @@ const (
 // alone: an attempt counts once it is recorded, a call once it is answered.
 func next(t v1alpha3.OperationTarget) action {
 	switch {
-	case final(t.Phase):
+	case t.Phase.Finished():
 		return none
 	case t.ProviderOperation != nil && t.ProviderOperation.OperationID != "":
 		return poll
@@ -39,10 +39,6 @@ func next(t v1alpha3.OperationTarget) action {
 	}
 }
 
-func final(phase v1alpha3.OperationPhase) bool {
-	return phase == v1alpha3.OperationComplete || phase == v1alpha3.OperationFailed
-}
-
 // begun tells whether a call for the target was made, or may have been.
 func begun(t v1alpha3.OperationTarget) bool { return t.Attempts > 0 || t.ProviderOperation != nil }
 
@@ -50,9 +46,9 @@ func begun(t v1alpha3.OperationTarget) bool { return t.Attempts > 0 || t.Provide
 func outcome(targets []v1alpha3.OperationTarget) v1alpha3.OperationPhase {
 	moved, failed, open := false, false, false
 	for _, t := range targets {
-		moved = moved || begun(t) || final(t.Phase)
+		moved = moved || begun(t) || t.Phase.Finished()
 		failed = failed || t.Phase == v1alpha3.OperationFailed
-		open = open || !final(t.Phase)
+		open = open || !t.Phase.Finished()
 	}
 	switch {
 	case open && moved:

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 	"unbounded-cloud.io/hostformat/internal/strict"
 )
 
@@ -94,7 +95,7 @@ func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result
 	}
 	started, marked := op.Annotations[StartedAnnotation]
 	switch {
-	case final(op.Status.Phase):
+	case op.Status.Phase.Finished():
 		return r.expire(ctx, op)
 	case marked && started != string(op.UID):
 		return reconcile.Result{}, r.refuse(ctx, op, "RestoredCopy", fmt.Sprintf(
@@ -159,7 +160,7 @@ func (r *Reconciler) canCall(op *record) bool {
 }
 
 func (r *Reconciler) registered(machine *v1alpha3.Machine) bool {
-	provider, _ := providerOf(machine)
+	provider, _ := resolve.Provider(machine)
 	return r.Providers[provider] != nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
@@ -20,6 +21,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	op := &unstructured.Unstructured{}
 	op.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineOperation"))
 	if err := mgr.GetFieldIndexer().IndexField(ctx, op, machineIndex, indexByMachine); err != nil {
+		return err
+	}
+	stored := &inventory{r.Cache}
+	metrics.Registry.Unregister(stored) // of a manager before, in tests
+	if err := metrics.Registry.Register(stored); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).

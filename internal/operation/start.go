@@ -98,6 +98,9 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	if err := op.write(ctx, r.Writer); err != nil {
 		return reconcile.Result{}, err
 	}
+	for _, one := range all {
+		resolutions.WithLabelValues(string(one.result.ImageSource), string(one.result.FormatSource)).Inc()
+	}
 	logf.FromContext(ctx).Info("frozen", "targets", len(all), "message", message)
 	r.event(op.was, nil, corev1.EventTypeNormal, "PairFrozen", "Freeze", message)
 	return reconcile.Result{}, nil

@@ -171,3 +171,21 @@ func PairFault(pair Pair) string {
 	}
 	return ""
 }
+
+// DeliveryFault says why the controllers of this project cannot deliver a pair
+// that is fit; it is empty where they can.
+func DeliveryFault(pair Pair) string {
+	if pair.Format == v1alpha3.Ignition {
+		return "the image boots with Ignition, and this controller generates cloud-init only"
+	}
+	return ""
+}
+
+// Provider returns who replaces the host of a Machine, and its identifier
+// there. The legacy spellings count where spec.host.external names no provider.
+func Provider(machine *v1alpha3.Machine) (provider, id string) {
+	if host := machine.Spec.Host; host != nil && host.External != nil && host.External.Provider != "" {
+		return host.External.Provider, host.External.ProviderID
+	}
+	return machine.Spec.Provider, machine.Spec.ProviderID
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/yaml"
+)
+
+// finding is one thing that is wrong with an object. Its JSON names are an
+// interface: adding one is fine, renaming one is not.
+type finding struct {
+	Finding string `json:"finding"`
+	Rule    string `json:"rule"`
+	Kind    string `json:"kind"`
+	Name    string `json:"name"`
+	Field   string `json:"field"`
+	Message string `json:"message"`
+	Source  string `json:"source,omitempty"` // file, if it comes from one
+}
+
+// What a finding means.
+const (
+	findRefuse  = "refuse"  // enforcement would refuse what is stored, if it were written now
+	findTrim    = "trim"    // it would trim it
+	findReplace = "replace" // a HostReplace would be refused
+	findLegacy  = "legacy"  // a snapshot from before the format field, not finished
+	findInert   = "inert"   // a format that has no effect
+	findSchema  = "schema"  // the CRD would refuse it
+)
+
+const defaultChunk = 500
+
+type auditOptions struct {
+	config   *genericclioptions.ConfigFlags
+	streams  genericiooptions.IOStreams
+	output   string
+	chunk    int64
+	progress bool
+}
+
+func newAudit(streams genericiooptions.IOStreams) *cobra.Command {
+	o := &auditOptions{config: genericclioptions.NewConfigFlags(true), streams: streams}
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Report what enforcement would refuse or trim in a cluster",
+		Long: `Report what enforcement would refuse or trim in a cluster. Every Machine,
+MachineConfiguration, MachineConfigurationVersion and MachineOperation is read,
+and judged by the rules of the webhook as if its image and format were written
+now, on an object that has none. Findings are:
+
+  refuse   the webhook would refuse it
+  trim     the webhook would trim the image
+  replace  a HostReplace of this Machine would be refused
+  legacy   a target, not finished, whose snapshot has no format
+  inert    a format of a template that has no image beside it, and no effect
+
+That a deployed version may not change is no finding.
+
+Exit status: 0 clean, 1 with findings, 2 if not all could be read.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	flags := cmd.Flags()
+	o.config.AddFlags(flags)
+	addOutput(cmd, &o.output)
+	flags.Int64Var(&o.chunk, "chunk-size", defaultChunk, "how many objects to read at once")
+	flags.BoolVar(&o.progress, "progress", isTerminal(streams.ErrOut), "show how far it is, on standard error")
+	return cmd
+}
+
+func (o *auditOptions) run(ctx context.Context) error {
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	if o.chunk < 1 {
+		return fmt.Errorf("--chunk-size must be at least 1, got %d", o.chunk)
+	}
+	c, err := connect(o.config)
+	if err != nil {
+		return err
+	}
+	out := newReport(o.streams.Out, o.output)
+	progress := progress{out: o.streams.ErrOut, on: o.progress}
+	reader := newVersions()
+	for _, r := range resources {
+		seen := 0
+		err := c.each(ctx, r.plural, "", o.chunk, func(raw []byte, left int64) error {
+			seen++
+			progress.show(r.plural, seen, left, out.count)
+			return out.add(auditObject(ctx, r.kind, raw, reader)...)
+		})
+		if err != nil {
+			progress.clear()
+			out.close()
+			return err
+		}
+		out.read += seen
+	}
+	progress.clear()
+	return out.close()
+}
+
+// progress keeps one line up to date, a few times a second.
+type progress struct {
+	out  io.Writer
+	on   bool
+	last time.Time
+}
+
+func (p *progress) show(what string, seen int, left int64, found int) {
+	if !p.on || time.Since(p.last) < 200*time.Millisecond {
+		return
+	}
+	p.last = time.Now()
+	line := fmt.Sprintf("%s: %d of %d read, %d findings", what, seen, int64(seen)+left, found)
+	fmt.Fprintf(p.out, "\r%-*s", width-1, line)
+}
+
+func (p *progress) clear() {
+	if p.on && !p.last.IsZero() {
+		fmt.Fprintf(p.out, "\r%*s\r", width-1, "")
+	}
+}
+
+// report prints findings as they come.
+type report struct {
+	writer
+	output      string
+	count, read int
+	err         error
+}
+
+func newReport(out io.Writer, output string) *report {
+	return &report{writer: newWriter(out), output: output}
+}
+
+func (r *report) add(findings ...finding) error {
+	for _, f := range findings {
+		r.count++
+		switch r.output {
+		case "json":
+			opening := ",\n  "
+			if r.count == 1 {
+				opening = "[\n  "
+			}
+			text, err := json.Marshal(f)
+			if err != nil {
+				return err
+			}
+			r.printf("%s%s", opening, text)
+		case "yaml":
+			text, err := yaml.Marshal([]finding{f})
+			if err != nil {
+				return err
+			}
+			r.printf("%s", text)
+		default:
+			r.text(f)
+		}
+	}
+	return r.err
+}
+
+func (r *report) printf(format string, args ...any) {
+	if _, err := fmt.Fprintf(r.Writer, format, args...); err != nil && r.err == nil {
+		r.err = err
+	}
+}
+
+func (r *report) text(f finding) {
+	paint := map[string]func(string) string{findRefuse: r.red, findReplace: r.red, findSchema: r.red}[f.Finding]
+	if paint == nil {
+		paint = r.yellow
+	}
+	if r.count == 1 {
+		r.printf("%s\n", r.bold(fmt.Sprintf("%-8s %-16s %s", "FINDING", "RULE", "OBJECT")))
+	}
+	name := f.Kind + "/" + f.Name
+	if f.Source != "" {
+		name += "  (" + f.Source + ")"
+	}
+	r.printf("%s %-16s %s\n", paint(fmt.Sprintf("%-8s", f.Finding)), f.Rule, name)
+	message := f.Message
+	if f.Field != "" {
+		message = f.Field + ": " + message
+	}
+	if r.output == "wide" {
+		r.printf("         %s\n", message)
+		return
+	}
+	for _, line := range wrap(message, width-9) {
+		r.printf("         %s\n", line)
+	}
+}
+
+// close ends the report. It returns errFindings if there are any.
+func (r *report) close() error {
+	switch {
+	case r.output == "json" && r.count == 0:
+		r.printf("[]\n")
+	case r.output == "json":
+		r.printf("\n]\n")
+	case r.output == "yaml" && r.count == 0:
+		r.printf("[]\n")
+	case r.output == "yaml":
+	default:
+		r.printf("%d objects, %d findings\n", r.read, r.count)
+	}
+	if r.err != nil {
+		return fmt.Errorf("printing: %w", r.err)
+	}
+	if r.count > 0 {
+		return errFindings
+	}
+	return nil
+}
+
+var errUnreadable = errors.New("cannot be read as this kind")
+
+// unreadable is the finding for an object that is not even of the right shape.
+func unreadable(o object, err error) finding {
+	return finding{Finding: findRefuse, Rule: "shape", Kind: o.Kind, Name: o.name(),
+		Message: strings.TrimSuffix(errUnreadable.Error()+": "+err.Error(), ".") + "; correct the object"}
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
+)
+
+// cluster reads objects of our kinds as the raw JSON that is stored: what is
+// wrong with a field may be its type.
+type cluster struct{ client *rest.RESTClient }
+
+func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	config.GroupVersion, config.APIPath = &v1alpha3.GroupVersion, "/apis"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+	config.QPS = -1
+	client, err := rest.RESTClientFor(config)
+	return &cluster{client}, err
+}
+
+// get reads one object.
+func (c *cluster) get(ctx context.Context, resource, name string) ([]byte, error) {
+	return c.client.Get().Resource(resource).Name(name).DoRaw(ctx)
+}
+
+// each hands over all objects of a resource that a selector matches, page by
+// page, and how many are left as far as the API server says. Where a page
+// expires meanwhile, the walk goes on with what is stored by then.
+func (c *cluster) each(ctx context.Context, resource, selector string, chunk int64, visit func(raw []byte, left int64) error) error {
+	token := ""
+	for {
+		request := c.client.Get().Resource(resource).Param("limit", strconv.FormatInt(chunk, 10))
+		if selector != "" {
+			request = request.Param("labelSelector", selector)
+		}
+		if token != "" {
+			request = request.Param("continue", token)
+		}
+		raw, err := request.DoRaw(ctx)
+		if status, ok := errors.AsType[*apierrors.StatusError](err); ok && apierrors.IsResourceExpired(err) && status.ErrStatus.Continue != "" {
+			token = status.ErrStatus.Continue
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		var page struct {
+			Metadata struct {
+				Continue           string `json:"continue"`
+				RemainingItemCount int64  `json:"remainingItemCount"`
+			} `json:"metadata"`
+			Items []json.RawMessage `json:"items"`
+		}
+		if err := json.Unmarshal(raw, &page); err != nil {
+			return fmt.Errorf("the API server's list of %s cannot be read: %w", resource, err)
+		}
+		for i, item := range page.Items {
+			if err := visit(item, page.Metadata.RemainingItemCount+int64(len(page.Items)-1-i)); err != nil {
+				return err
+			}
+		}
+		if token = page.Metadata.Continue; token == "" {
+			return nil
+		}
+	}
+}
+
+// explained adds to an error of the connection or the API server what to do
+// about it.
+func explained(err error) string {
+	var network net.Error
+	switch {
+	case clientcmd.IsEmptyConfig(err), clientcmd.IsConfigurationInvalid(err):
+		return err.Error() + "; name a cluster with --kubeconfig or --context, or use -f for manifests"
+	case apierrors.IsForbidden(err):
+		return err.Error() + "; this needs get and list on machines, machineconfigurations, machineconfigurationversions and machineoperations of unbounded-cloud.io"
+	case apierrors.IsUnauthorized(err):
+		return err.Error() + "; log in again"
+	case apierrors.IsNotFound(err) && !hasName(err), meta.IsNoMatchError(err):
+		return "the cluster does not serve unbounded-cloud.io/v1alpha3; install the CRDs first, or name another cluster with --context"
+	case errors.As(err, &network):
+		return err.Error() + "; is this the right cluster? --context names another"
+	}
+	return err.Error()
+}
+
+// hasName tells an object that is not there from a resource that is not served.
+func hasName(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && status.ErrStatus.Details != nil && status.ErrStatus.Details.Name != ""
+}

@@ -1,0 +1,400 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/cli-runtime/pkg/resource"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/spf13/cobra"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
+)
+
+// explanation is what a HostReplace would freeze for a Machine now. Its JSON
+// names are an interface: adding one is fine, renaming one is not.
+type explanation struct {
+	Kind         string         `json:"kind"`
+	Name         string         `json:"name"`
+	Image        string         `json:"image"` // empty keeps the current one
+	ImageSource  resolve.Source `json:"imageSource"`
+	Format       string         `json:"format"`
+	FormatSource resolve.Source `json:"formatSource"`
+	Version      string         `json:"version,omitempty"` // of the template that the image comes from
+	Refused      string         `json:"refused"`           // why, and what to do; empty if it is not
+	Reason       string         `json:"reason,omitempty"`  // the same in one word
+}
+
+// operationExplanation is what an operation has frozen, beside what its
+// Machines say today.
+type operationExplanation struct {
+	Kind    string              `json:"kind"`
+	Name    string              `json:"name"`
+	Phase   string              `json:"phase"`
+	Targets []targetExplanation `json:"targets"`
+}
+
+type targetExplanation struct {
+	Machine string       `json:"machine"`
+	Phase   string       `json:"phase"`
+	Image   string       `json:"image"`
+	Format  string       `json:"format"`
+	Frozen  bool         `json:"frozen"` // whole: with a format
+	Refused string       `json:"refused"`
+	Now     *explanation `json:"now"`     // what the Machine says; null if it is gone
+	Differs []string     `json:"differs"` // of image, format, machineUID, provider, providerID
+}
+
+type explainOptions struct {
+	config   *genericclioptions.ConfigFlags
+	streams  genericiooptions.IOStreams
+	files    resource.FilenameOptions
+	selector string
+	all      bool
+	output   string
+	reader   *versions
+	cluster  *cluster
+}
+
+func newExplain(streams genericiooptions.IOStreams) *cobra.Command {
+	o := &explainOptions{config: genericclioptions.NewConfigFlags(true), streams: streams, reader: newVersions()}
+	cmd := &cobra.Command{
+		Use:   "explain (machine/NAME | machineoperation/NAME ... | -l SELECTOR | --all | -f FILE)",
+		Short: "Show which image and format a HostReplace would freeze now, and why",
+		Long: `Show which image and format a HostReplace would freeze for a Machine now, where
+each half comes from, and whether it would be refused. Of an operation, show its
+frozen pairs, what its Machines say today, and how they differ. With -f no
+cluster is asked: Machines and versions come from the files.
+
+Exit status: 0 if all could be replaced, 1 if one would be refused, 2 if the
+question could not be answered.`,
+		Example: `  kubectl hostformat explain machine/worker-1
+  kubectl hostformat explain -l rack=7 -o wide
+  kubectl hostformat explain mop/swap-7xk2p -o json
+  kubectl hostformat explain -f manifests/`,
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
+	}
+	flags := cmd.Flags()
+	o.config.AddFlags(flags)
+	flags.StringSliceVarP(&o.files.Filenames, "filename", "f", nil, "files or folders with manifests, or - for standard input; no cluster is asked")
+	flags.BoolVarP(&o.files.Recursive, "recursive", "R", false, "take folders of -f with their subfolders")
+	flags.StringVarP(&o.selector, "selector", "l", "", "explain the Machines with these labels")
+	flags.BoolVar(&o.all, "all", false, "explain all Machines")
+	addOutput(cmd, &o.output)
+	return cmd
+}
+
+func (o *explainOptions) run(ctx context.Context, args []string) error {
+	ways := 0
+	for _, used := range []bool{len(args) > 0, o.selector != "", o.all, len(o.files.Filenames) > 0} {
+		if used {
+			ways++
+		}
+	}
+	if ways != 1 {
+		return errors.New("say what to explain in exactly one way: machine/NAME, -l SELECTOR, --all or -f FILE")
+	}
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	if len(o.files.Filenames) > 0 {
+		return o.explainFiles(ctx)
+	}
+	var err error
+	if o.cluster, err = connect(o.config); err != nil {
+		return err
+	}
+	// One list of all versions explains any number of Machines.
+	err = o.cluster.each(ctx, "machineconfigurationversions", "", defaultChunk, func(raw []byte, _ int64) error { return o.reader.add(raw) })
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 {
+		var found []any
+		err := o.cluster.each(ctx, "machines", o.selector, defaultChunk, func(raw []byte, _ int64) error {
+			e, err := o.machine(ctx, raw)
+			found = append(found, e)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return o.print(found, true)
+	}
+	var found []any
+	for _, arg := range args {
+		kind, name, ok := strings.Cut(arg, "/")
+		if !ok || name == "" {
+			return fmt.Errorf("%q is not of the form machine/NAME or machineoperation/NAME", arg)
+		}
+		resource, err := plural(kind)
+		if err != nil {
+			return err
+		}
+		raw, err := o.cluster.get(ctx, resource, name)
+		if err != nil {
+			return err
+		}
+		var e any
+		switch resource {
+		case "machines":
+			e, err = o.machine(ctx, raw)
+		case "machineoperations":
+			e, err = o.operation(ctx, raw)
+		default:
+			return fmt.Errorf("%s cannot be explained; name a Machine that refers to it", arg)
+		}
+		if err != nil {
+			return err
+		}
+		found = append(found, e)
+	}
+	return o.print(found, len(args) > 1)
+}
+
+// explainFiles explains the Machines that manifests hold, with the versions
+// that they hold.
+func (o *explainOptions) explainFiles(ctx context.Context) error {
+	var machines []object
+	err := manifests(o.config, o.files, func(obj object, source string) error {
+		switch obj.Kind {
+		case "Machine":
+			machines = append(machines, obj)
+		case "MachineConfigurationVersion":
+			if err := o.reader.add(obj.raw); err != nil {
+				return fmt.Errorf("%s: %w", source, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(machines) == 0 {
+		return fmt.Errorf("there is no Machine in %s", strings.Join(o.files.Filenames, ", "))
+	}
+	var found []any
+	for _, m := range machines {
+		e, err := o.machine(ctx, m.raw)
+		if err != nil {
+			return err
+		}
+		found = append(found, e)
+	}
+	return o.print(found, len(machines) > 1)
+}
+
+func (o *explainOptions) machine(ctx context.Context, raw []byte) (*explanation, error) {
+	machine := &v1alpha3.Machine{}
+	if err := json.Unmarshal(raw, machine); err != nil {
+		return &explanation{Kind: "Machine", Name: nameOf(raw), Refused: "it cannot be read: " + err.Error() + "; correct the object", Reason: "Unreadable"}, nil
+	}
+	return explainMachine(ctx, o.reader, machine)
+}
+
+// explainMachine resolves a Machine as the controller does. The error is a
+// failure to read, not a resolution that is refused.
+func explainMachine(ctx context.Context, reader *versions, machine *v1alpha3.Machine) (*explanation, error) {
+	e := &explanation{Kind: "Machine", Name: machine.Name}
+	var version *v1alpha3.MachineConfigurationVersion
+	var err error
+	if resolve.NeedsVersion(machine) {
+		version, err = resolve.Version(ctx, reader, *machine.Spec.ConfigurationRef)
+	}
+	var result resolve.Result
+	if err == nil {
+		result, err = resolve.Machine(machine, version)
+	}
+	if refusal, ok := errors.AsType[*resolve.Error](err); ok {
+		e.Refused, e.Reason = refusal.Message, string(refusal.Reason)
+		return e, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.fill(result)
+	if result.ImageSource == resolve.FromTemplate {
+		e.Version = version.Name
+	}
+	return e, nil
+}
+
+func (e *explanation) fill(result resolve.Result) {
+	e.Image, e.ImageSource = result.Image, result.ImageSource
+	e.Format, e.FormatSource = string(result.Format), result.FormatSource
+	if fault := resolve.DeliveryFault(result.Pair); fault != "" {
+		e.Refused, e.Reason = fault+"; the operation would fail before the provider is called", "IgnitionNotDeliverable"
+	}
+}
+
+// operation explains the targets of an operation or, before they are frozen,
+// the Machine that it names.
+func (o *explainOptions) operation(ctx context.Context, raw []byte) (*operationExplanation, error) {
+	op := &v1alpha3.MachineOperation{}
+	if err := json.Unmarshal(raw, op); err != nil {
+		return nil, fmt.Errorf("MachineOperation %s cannot be read: %w", nameOf(raw), err)
+	}
+	if op.Spec.OperationKind != v1alpha3.HostReplace {
+		return nil, fmt.Errorf("MachineOperation %s is a %s; only a HostReplace freezes an image and a format", op.Name, op.Spec.OperationKind)
+	}
+	e := &operationExplanation{Kind: "MachineOperation", Name: op.Name, Phase: string(op.Status.Phase), Targets: []targetExplanation{}}
+	targets := op.Status.Targets
+	if len(targets) == 0 && op.Spec.MachineRef != "" {
+		targets = []v1alpha3.OperationTarget{{MachineRef: op.Spec.MachineRef}}
+	}
+	for _, target := range targets {
+		t, err := o.target(ctx, target, len(op.Status.Targets) > 0)
+		if err != nil {
+			return nil, err
+		}
+		e.Targets = append(e.Targets, t)
+	}
+	return e, nil
+}
+
+func (o *explainOptions) target(ctx context.Context, target v1alpha3.OperationTarget, taken bool) (targetExplanation, error) {
+	t := targetExplanation{Machine: target.MachineRef, Phase: string(target.Phase), Differs: []string{}}
+	raw, err := o.cluster.get(ctx, "machines", target.MachineRef)
+	if err != nil && !(apierrors.IsNotFound(err) && hasName(err)) {
+		return t, err
+	}
+	machine := &v1alpha3.Machine{}
+	if err == nil {
+		if t.Now, err = o.machine(ctx, raw); err != nil {
+			return t, err
+		}
+		if json.Unmarshal(raw, machine) != nil {
+			machine = nil
+		}
+	} else {
+		machine = nil
+	}
+	if !taken {
+		return t, nil
+	}
+	var input v1alpha3.OperationInput
+	if target.Input != nil {
+		input = *target.Input
+	}
+	pair := resolve.Pair{Image: resolve.TrimImage(input.HostImage), Format: input.ProvisioningFormat}
+	t.Image, t.Format, t.Frozen = pair.Image, string(pair.Format), pair.Format != ""
+	switch {
+	case t.Frozen:
+		if t.Refused = resolve.PairFault(pair); t.Refused == "" {
+			t.Refused = resolve.DeliveryFault(pair)
+		}
+	case machine != nil: // a legacy snapshot takes the format of today
+		result, err := resolve.Snapshot(input.HostImage, machine)
+		if err != nil {
+			t.Refused = err.Error()
+		} else {
+			t.Format, t.Refused = string(result.Format), resolve.DeliveryFault(result.Pair)
+		}
+	}
+	if t.Now != nil && machine != nil {
+		t.Differs = differences(input, t, machine)
+	}
+	return t, nil
+}
+
+// differences names what a Machine says otherwise today than a target froze.
+func differences(input v1alpha3.OperationInput, t targetExplanation, machine *v1alpha3.Machine) []string {
+	differs := []string{}
+	provider, id := resolve.Provider(machine)
+	for name, different := range map[string]bool{
+		"image":      t.Now.Image != t.Image,
+		"format":     t.Now.Format != t.Format,
+		"machineUID": input.MachineUID != "" && input.MachineUID != machine.UID,
+		"provider":   input.Provider != "" && input.Provider != provider,
+		"providerID": input.Provider != "" && input.ProviderID != id,
+	} {
+		if different {
+			differs = append(differs, name)
+		}
+	}
+	slices.Sort(differs)
+	return differs
+}
+
+// print prints explanations; several, and those of a selection, are a list.
+func (o *explainOptions) print(found []any, list bool) error {
+	var value any = found
+	if found == nil {
+		value = []any{}
+	}
+	if !list {
+		value = found[0]
+	}
+	if done, err := printAs(o.streams.Out, o.output, value); done || err != nil {
+		return cmpError(err, refusedAny(found))
+	}
+	w := newWriter(o.streams.Out)
+	if !list {
+		w.describe(found[0])
+		return refusedAny(found)
+	}
+	if len(found) == 0 {
+		fmt.Fprintln(o.streams.ErrOut, "No Machines found.")
+		return nil
+	}
+	table := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
+		{Name: "Name", Type: "string"}, {Name: "Image", Type: "string"}, {Name: "Format", Type: "string"}, {Name: "Refused", Type: "string"},
+		{Name: "Image from", Type: "string", Priority: 1}, {Name: "Format from", Type: "string", Priority: 1}, {Name: "Message", Type: "string", Priority: 1},
+	}}
+	for _, one := range found {
+		e, ok := one.(*explanation)
+		if !ok {
+			w.describe(one)
+			continue
+		}
+		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{e.Name, shownImage(e), shownOr(e.Format), shownOr(e.Reason), shownOr(string(e.ImageSource)), shownOr(string(e.FormatSource)), e.Refused}})
+	}
+	if err := printTable(o.streams.Out, table, o.output == "wide"); err != nil {
+		return err
+	}
+	return refusedAny(found)
+}
+
+// refusedAny is errFindings if anything that was explained is refused.
+func refusedAny(found []any) error {
+	for _, one := range found {
+		switch e := one.(type) {
+		case *explanation:
+			if e.Refused != "" {
+				return errFindings
+			}
+		case *operationExplanation:
+			for _, t := range e.Targets {
+				if t.Refused != "" || (!t.Frozen && t.Now != nil && t.Now.Refused != "") {
+					return errFindings
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func cmpError(first, second error) error {
+	if first != nil {
+		return first
+	}
+	return second
+}
+
+func nameOf(raw []byte) string {
+	o, err := parse(raw)
+	if err != nil {
+		return "(unreadable)"
+	}
+	return o.name()
+}

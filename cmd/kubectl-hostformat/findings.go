@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/admission"
+	"unbounded-cloud.io/hostformat/internal/resolve"
+)
+
+// auditObject judges an object that is stored, as if what its rules read were
+// written now on an object without it: all rules are asked, whatever was there
+// before. Versions that it is given are kept for the Machines that follow.
+func auditObject(ctx context.Context, kind string, raw []byte, reader *versions) []finding {
+	o, err := parse(raw)
+	o.Kind = kind // the items of a list do not have one
+	if err != nil {
+		return []finding{unreadable(o, err)}
+	}
+	switch kind {
+	case "Machine":
+		return append(judged(o, "", onlyStatus(raw)), replacement(ctx, o, reader)...)
+	case "MachineConfigurationVersion":
+		findings := judged(o, "", []byte("{}"))
+		if err := reader.add(raw); err != nil {
+			findings = append(findings, unreadable(o, err))
+		}
+		return findings
+	case "MachineOperation":
+		findings := append(judged(o, "", nil), judged(o, "status", []byte("{}"))...)
+		return append(findings, legacySnapshots(o)...)
+	default:
+		return judged(o, "", []byte("{}"))
+	}
+}
+
+// onlyStatus is what an object keeps when its spec is taken away.
+func onlyStatus(raw []byte) []byte {
+	var top map[string]any
+	if json.Unmarshal(raw, &top) != nil {
+		return []byte("{}")
+	}
+	kept, err := json.Marshal(map[string]any{"status": top["status"]})
+	if err != nil {
+		return []byte("{}")
+	}
+	return kept
+}
+
+// judged is what the webhook says of a write of an object over what was there;
+// nil for a create.
+func judged(o object, subresource string, was []byte) []finding {
+	verdict, err := admission.Judge(admission.Write{Kind: o.Kind, Subresource: subresource, Was: was, Now: o.raw})
+	if err != nil {
+		return []finding{unreadable(o, err)}
+	}
+	var findings []finding
+	add := func(what, rule, path, message string) {
+		findings = append(findings, finding{Finding: what, Rule: rule, Kind: o.Kind, Name: o.name(), Field: path, Message: message})
+	}
+	for _, fault := range verdict.Errors {
+		add(findRefuse, fault.Origin, fault.Field, body(fault))
+	}
+	for _, path := range verdict.Trimmed {
+		add(findTrim, "trim", path, "has whitespace round it, which is removed when it is written; correct the manifest")
+	}
+	for _, warning := range verdict.Warnings { // on such a write there is one kind only
+		path, message, _ := strings.Cut(warning, ": ")
+		add(findInert, "inertFormat", path, message)
+	}
+	return findings
+}
+
+// body is an error without its field.
+func body(err *field.Error) string { return err.ErrorBody() }
+
+// replacement is why a HostReplace of a Machine would be refused now, if so.
+func replacement(ctx context.Context, o object, reader *versions) []finding {
+	refused := func(reason, message string) []finding {
+		return []finding{{Finding: findReplace, Rule: reason, Kind: o.Kind, Name: o.name(), Message: message}}
+	}
+	machine := &v1alpha3.Machine{}
+	if err := json.Unmarshal(o.raw, machine); err != nil {
+		return refused("Unreadable", "the Machine cannot be read: "+err.Error()+"; correct the object")
+	}
+	var version *v1alpha3.MachineConfigurationVersion
+	var err error
+	if resolve.NeedsVersion(machine) {
+		version, err = resolve.Version(ctx, reader, *machine.Spec.ConfigurationRef)
+	}
+	if err == nil {
+		_, err = resolve.Machine(machine, version)
+	}
+	if refusal, ok := errors.AsType[*resolve.Error](err); ok {
+		return refused(string(refusal.Reason), refusal.Message)
+	}
+	return nil // reading from memory does not fail otherwise
+}
+
+// legacySnapshots are the targets of an operation that still have to be carried
+// out and whose format is not frozen.
+func legacySnapshots(o object) []finding {
+	var op struct {
+		Spec struct {
+			OperationKind string `json:"operationKind"`
+		} `json:"spec"`
+		Status struct {
+			Phase   v1alpha3.OperationPhase `json:"phase"`
+			Targets []struct {
+				MachineRef string                  `json:"machineRef"`
+				Phase      v1alpha3.OperationPhase `json:"phase"`
+				Input      struct {
+					Format any `json:"provisioningFormat"`
+				} `json:"input"`
+			} `json:"targets"`
+		} `json:"status"`
+	}
+	if json.Unmarshal(o.raw, &op) != nil || op.Spec.OperationKind != string(v1alpha3.HostReplace) || op.Status.Phase.Finished() {
+		return nil // what is of another shape was refused already
+	}
+	var findings []finding
+	for i, target := range op.Status.Targets {
+		if target.Phase.Finished() || (target.Input.Format != nil && target.Input.Format != "") {
+			continue
+		}
+		findings = append(findings, finding{Finding: findLegacy, Rule: "legacySnapshot", Kind: o.Kind, Name: o.name(),
+			Field:   fmt.Sprintf("status.targets[%d].input.provisioningFormat", i),
+			Message: fmt.Sprintf("the snapshot for Machine %s is from before the format field: its format is resolved again at each attempt; let the operation finish, or delete it and create a new one", resolve.Excerpt(target.MachineRef))})
+	}
+	return findings
+}

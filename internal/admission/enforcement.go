@@ -1,0 +1,36 @@
+package admission
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Enforcement says what becomes of a write that breaks a rule.
+type Enforcement string
+
+// The enforcements. What the CRD itself refuses stays refused under each.
+const (
+	Deny             Enforcement = "deny"               // it is refused
+	Warn             Enforcement = "warn"               // it is let through, with a warning of each fault
+	WarnExceptFrozen Enforcement = "warn-except-frozen" // as Warn, but a frozen pair stays as it is
+)
+
+// Enforcements lists all of them.
+var Enforcements = []string{string(Deny), string(Warn), string(WarnExceptFrozen)}
+
+// split tells the faults that a write is refused for from those it is only
+// warned of.
+func (e Enforcement) split(errs field.ErrorList) (refused, tolerated field.ErrorList) {
+	for _, err := range errs {
+		if e == Deny || (e == WarnExceptFrozen && slices.Contains(freezing, err.Origin)) {
+			refused = append(refused, err)
+		} else {
+			tolerated = append(tolerated, err)
+		}
+	}
+	return refused, tolerated
+}
+
+// freezing are the rules that keep a frozen pair, and what it was made for.
+var freezing = []string{"frozenPair", "frozenOperation"}
