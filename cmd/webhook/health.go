@@ -14,21 +14,29 @@ import (
 	"unbounded-cloud.io/hostformat/internal/admission"
 )
 
-// newHealth serves /healthz, which says that the process is alive, and
-// /readyz, which says whether all checks pass and, unlike the server of
-// controller-runtime, why not.
-func newHealth(address string, checks ...healthz.Checker) manager.Runnable {
+// newHealth serves /healthz, which says that the process is alive, /readyz,
+// which says whether all checks pass and, unlike the server of
+// controller-runtime, why not, and /startz, which says the same but gives up
+// waiting after a while. Kubelet looks at a pod anew when its start-up ends, and
+// then shows it a Secret that came later than the pod; else that takes it more
+// than a minute.
+func newHealth(address string, startup time.Duration, checks ...healthz.Checker) manager.Runnable {
+	begun := time.Now()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("/readyz", func(w http.ResponseWriter, r *http.Request) {
-		for _, check := range checks {
-			if err := check(r); err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-				return
+	serve := func(path string, patience time.Duration) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			for _, check := range checks {
+				if err := check(r); err != nil && (patience == 0 || time.Since(begun) < patience) {
+					http.Error(w, err.Error(), http.StatusServiceUnavailable)
+					return
+				}
 			}
-		}
-		fmt.Fprintln(w, "ok")
-	})
+			fmt.Fprintln(w, "ok")
+		})
+	}
+	serve("/readyz", 0)
+	serve("/startz", startup)
 	return &manager.Server{
 		Name:   "health",
 		Server: &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second},

@@ -30,6 +30,10 @@ const (
 	exitUsage   = 2
 )
 
+// startup is how long the start-up of a process waits for its certificate: as
+// long as it takes cert-manager to issue one, and a little more.
+const startup = 12 * time.Second
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// Once the first signal has begun the shutdown, a second one ends the
@@ -97,7 +101,7 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 			return err
 		}
 	}
-	if err := mgr.Add(newHealth(o.healthAddress, checks...)); err != nil {
+	if err := mgr.Add(newHealth(o.healthAddress, startup, checks...)); err != nil {
 		return err
 	}
 	if err := o.addControllers(ctx, mgr); err != nil {

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The start-up of a process that gets no certificate ends after a while; it
+// turns ready no sooner for that, and is alive all the time.
+func TestStartupEnds(t *testing.T) {
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
+	health := newHealth(address, 2*time.Second, func(*http.Request) error { return errors.New("no certificate") })
+	go func() { _ = health.Start(t.Context()) }()
+	get := func(path string) (int, string) {
+		response, err := http.Get("http://" + address + path)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		return response.StatusCode, string(body)
+	}
+	for path, want := range map[string]int{"/startz": http.StatusServiceUnavailable, "/readyz": http.StatusServiceUnavailable, "/healthz": http.StatusOK} {
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			code, body := get(path)
+			assert.Equal(c, want, code, path)
+			if want != http.StatusOK {
+				assert.Equal(c, "no certificate\n", body)
+			}
+		}, patience, interval)
+	}
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		code, _ := get("/startz")
+		assert.Equal(c, http.StatusOK, code)
+	}, patience, interval)
+	code, _ := get("/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+}
