@@ -20,7 +20,7 @@ help: ## Say what can be made.
 
 .PHONY: build
 build: ## Build the static binaries into bin/.
-	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o bin/ ./cmd/webhook ./cmd/agent
+	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o bin/ ./cmd/...
 
 .PHONY: image
 image: build ## Build the container image IMAGE with docker.

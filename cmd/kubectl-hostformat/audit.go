@@ -100,7 +100,7 @@ func (o *auditOptions) run(ctx context.Context) error {
 		})
 		if err != nil {
 			progress.clear()
-			out.close()
+			out.abandon()
 			return err
 		}
 		out.read += seen
@@ -199,6 +199,13 @@ func (r *report) text(f finding) {
 	}
 	for _, line := range wrap(message, width-9) {
 		r.printf("         %s\n", line)
+	}
+}
+
+// abandon ends a report that is not complete: what was printed stays readable.
+func (r *report) abandon() {
+	if r.output == "json" && r.count > 0 {
+		r.printf("\n]\n")
 	}
 }
 

@@ -71,7 +71,7 @@ func (o *checkOptions) run() error {
 		return err
 	}
 	out := newReport(o.streams.Out, o.output)
-	err = manifests(o.config, o.files, func(obj object, source string) error {
+	err = manifests(o.config, o.streams.In, o.files, func(obj object, source string) error {
 		out.read++
 		findings := judged(obj, "", nil)
 		if schema, known := schemas[obj.Kind]; known {
@@ -83,7 +83,7 @@ func (o *checkOptions) run() error {
 		return out.add(findings...)
 	})
 	if err != nil {
-		_ = out.close()
+		out.abandon()
 		return err
 	}
 	return out.close()

@@ -10,7 +10,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
@@ -30,7 +32,9 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 	}
 	config = rest.CopyConfig(config)
 	config.GroupVersion, config.APIPath = &v1alpha3.GroupVersion, "/apis"
-	config.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+	statuses := runtime.NewScheme() // what the API server says of an error
+	metav1.AddToGroupVersion(statuses, schema.GroupVersion{Version: "v1"})
+	config.NegotiatedSerializer = serializer.NewCodecFactory(statuses).WithoutConversion()
 	config.QPS = -1
 	client, err := rest.RESTClientFor(config)
 	return &cluster{client}, err
@@ -38,7 +42,16 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 
 // get reads one object.
 func (c *cluster) get(ctx context.Context, resource, name string) ([]byte, error) {
-	return c.client.Get().Resource(resource).Name(name).DoRaw(ctx)
+	return answer(ctx, c.client.Get().Resource(resource).Name(name))
+}
+
+// answer returns the body of an answer, or what the API server says is wrong.
+func answer(ctx context.Context, request *rest.Request) ([]byte, error) {
+	result := request.Do(ctx)
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	return result.Raw()
 }
 
 // each hands over all objects of a resource that a selector matches, page by
@@ -54,7 +67,7 @@ func (c *cluster) each(ctx context.Context, resource, selector string, chunk int
 		if token != "" {
 			request = request.Param("continue", token)
 		}
-		raw, err := request.DoRaw(ctx)
+		raw, err := answer(ctx, request)
 		if status, ok := errors.AsType[*apierrors.StatusError](err); ok && apierrors.IsResourceExpired(err) && status.ErrStatus.Continue != "" {
 			token = status.ErrStatus.Continue
 			continue
@@ -97,7 +110,7 @@ func explained(err error) string {
 	case apierrors.IsNotFound(err) && !hasName(err), meta.IsNoMatchError(err):
 		return "the cluster does not serve unbounded-cloud.io/v1alpha3; install the CRDs first, or name another cluster with --context"
 	case errors.As(err, &network):
-		return err.Error() + "; is this the right cluster? --context names another"
+		return err.Error() + "; is this the right cluster? --kubeconfig or --context names another"
 	}
 	return err.Error()
 }

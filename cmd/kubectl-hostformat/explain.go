@@ -166,7 +166,7 @@ func (o *explainOptions) run(ctx context.Context, args []string) error {
 // that they hold.
 func (o *explainOptions) explainFiles(ctx context.Context) error {
 	var machines []object
-	err := manifests(o.config, o.files, func(obj object, source string) error {
+	err := manifests(o.config, o.streams.In, o.files, func(obj object, source string) error {
 		switch obj.Kind {
 		case "Machine":
 			machines = append(machines, obj)

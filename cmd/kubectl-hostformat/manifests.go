@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -13,10 +15,16 @@ import (
 
 // manifests hands over the objects of our kinds that files, folders or
 // standard input hold, and where each stands. Others are passed over.
-func manifests(flags *genericclioptions.ConfigFlags, files resource.FilenameOptions, visit func(o object, source string) error) error {
-	result := resource.NewBuilder(flags).Unstructured().Local().ContinueOnError().
-		FilenameParam(false, &files).Flatten().Do()
-	return result.Visit(func(info *resource.Info, err error) error {
+func manifests(flags *genericclioptions.ConfigFlags, in io.Reader, files resource.FilenameOptions, visit func(o object, source string) error) error {
+	builder := resource.NewBuilder(flags).Unstructured().Local().ContinueOnError()
+	if slices.Contains(files.Filenames, "-") {
+		builder = builder.Stream(in, "standard input")
+		files.Filenames = slices.DeleteFunc(slices.Clone(files.Filenames), func(name string) bool { return name == "-" })
+	}
+	if len(files.Filenames) > 0 {
+		builder = builder.FilenameParam(false, &files)
+	}
+	return builder.Flatten().Do().Visit(func(info *resource.Info, err error) error {
 		if err != nil {
 			return err
 		}

@@ -59,8 +59,14 @@ func TestResolutionTable(t *testing.T) {
 			}
 			stored := store(t, c, "machines", u)
 
+			before := explain(t, ours, machine)
 			op := finished(t, c, newOperation(t, c, machine))
 			require.Equal(t, test.reason, reason(op), "%v", op.Object["status"])
+			require.Equal(t, []string{test.image, test.format}, []string{before.Image, before.Format}, "explain says what is frozen")
+			require.Equal(t, test.acts == 0, before.Refused != "", before.Refused)
+			if test.acts == 0 {
+				require.Equal(t, test.reason, before.Reason)
+			}
 			require.Equal(t, map[bool]string{true: "Complete", false: "Failed"}[test.acts == 1], phase(op))
 			record := calls(t, ours, op, machine)
 			require.Equal(t, test.acts, record.DestructiveCalls)
