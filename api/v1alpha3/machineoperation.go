@@ -217,10 +217,19 @@ type OperationInput struct {
 
 // ProviderReference names one state of an object of a provider.
 type ProviderReference struct {
-	APIGroup string    `json:"apiGroup"`
-	Kind     string    `json:"kind"`
-	Name     string    `json:"name"`
-	UID      types.UID `json:"uid"`
+	// APIGroup is the group of the object's kind.
+	APIGroup string `json:"apiGroup"`
+
+	// Kind is the kind of the object.
+	Kind string `json:"kind"`
+
+	// Name is the name of the object.
+	Name string `json:"name"`
+
+	// UID tells the object from others that had its name.
+	UID types.UID `json:"uid"`
+
+	// Generation is the state of the object that is meant.
 	// +kubebuilder:validation:Minimum=1
 	Generation int64 `json:"generation"`
 }

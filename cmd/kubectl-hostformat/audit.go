@@ -182,13 +182,13 @@ func (r *report) text(f finding) {
 		paint = r.yellow
 	}
 	if r.count == 1 {
-		r.printf("%s\n", r.bold(fmt.Sprintf("%-8s %-16s %s", "FINDING", "RULE", "OBJECT")))
+		r.printf("%s\n", r.bold(fmt.Sprintf("%-8s %-18s %s", "FINDING", "RULE", "OBJECT")))
 	}
 	name := f.Kind + "/" + f.Name
 	if f.Source != "" {
 		name += "  (" + f.Source + ")"
 	}
-	r.printf("%s %-16s %s\n", paint(fmt.Sprintf("%-8s", f.Finding)), f.Rule, name)
+	r.printf("%s %-18s %s\n", paint(fmt.Sprintf("%-8s", f.Finding)), f.Rule, name)
 	message := f.Message
 	if f.Field != "" {
 		message = f.Field + ": " + message
@@ -220,7 +220,7 @@ func (r *report) close() error {
 		r.printf("[]\n")
 	case r.output == "yaml":
 	default:
-		r.printf("%d objects, %d findings\n", r.read, r.count)
+		r.printf("%s, %s\n", counted(r.read, "object"), counted(r.count, "finding"))
 	}
 	if r.err != nil {
 		return fmt.Errorf("printing: %w", r.err)
@@ -229,6 +229,13 @@ func (r *report) close() error {
 		return errFindings
 	}
 	return nil
+}
+
+func counted(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
 }
 
 var errUnreadable = errors.New("cannot be read as this kind")

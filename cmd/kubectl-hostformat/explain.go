@@ -33,6 +33,7 @@ type explanation struct {
 	Version      string         `json:"version,omitempty"` // of the template that the image comes from
 	Refused      string         `json:"refused"`           // why, and what to do; empty if it is not
 	Reason       string         `json:"reason,omitempty"`  // the same in one word
+	Note         string         `json:"note,omitempty"`    // what to keep in mind
 }
 
 // operationExplanation is what an operation has frozen, beside what its
@@ -194,12 +195,23 @@ func (o *explainOptions) explainFiles(ctx context.Context) error {
 	return o.print(found, len(machines) > 1)
 }
 
+// machine explains a Machine. One that cannot be read is refused, as it would
+// be by the controller: that is an answer, too.
 func (o *explainOptions) machine(ctx context.Context, raw []byte) (*explanation, error) {
-	machine := &v1alpha3.Machine{}
-	if err := json.Unmarshal(raw, machine); err != nil {
-		return &explanation{Kind: "Machine", Name: nameOf(raw), Refused: "it cannot be read: " + err.Error() + "; correct the object", Reason: "Unreadable"}, nil
+	machine, fault := readMachine(raw)
+	if machine == nil {
+		return &explanation{Kind: "Machine", Name: nameOf(raw), Refused: fault, Reason: "Unreadable"}, nil
 	}
 	return explainMachine(ctx, o.reader, machine)
+}
+
+// readMachine returns a Machine, or what is wrong with it.
+func readMachine(raw []byte) (*v1alpha3.Machine, string) {
+	machine := &v1alpha3.Machine{}
+	if err := json.Unmarshal(raw, machine); err != nil {
+		return nil, "the Machine cannot be read: " + err.Error() + "; correct the object"
+	}
+	return machine, ""
 }
 
 // explainMachine resolves a Machine as the controller does. The error is a
@@ -223,6 +235,10 @@ func explainMachine(ctx context.Context, reader *versions, machine *v1alpha3.Mac
 		return nil, err
 	}
 	e.fill(result)
+	observed := machine.Status.ObservedProvisioningFormat
+	if result.FormatSource != resolve.FromObservation && observed != "" && observed != result.Format {
+		e.Note = fmt.Sprintf("the host is observed to run %s; keep the declaration of %s until its agent has reported that", observed, result.Format)
+	}
 	if result.ImageSource == resolve.FromTemplate {
 		e.Version = version.Name
 	}
@@ -264,20 +280,16 @@ func (o *explainOptions) operation(ctx context.Context, raw []byte) (*operationE
 
 func (o *explainOptions) target(ctx context.Context, target v1alpha3.OperationTarget, taken bool) (targetExplanation, error) {
 	t := targetExplanation{Machine: target.MachineRef, Phase: string(target.Phase), Differs: []string{}}
+	var machine *v1alpha3.Machine // nil if it is gone, or cannot be read
 	raw, err := o.cluster.get(ctx, "machines", target.MachineRef)
-	if err != nil && !(apierrors.IsNotFound(err) && hasName(err)) {
-		return t, err
-	}
-	machine := &v1alpha3.Machine{}
-	if err == nil {
+	switch {
+	case err == nil:
+		machine, _ = readMachine(raw)
 		if t.Now, err = o.machine(ctx, raw); err != nil {
 			return t, err
 		}
-		if json.Unmarshal(raw, machine) != nil {
-			machine = nil
-		}
-	} else {
-		machine = nil
+	case !apierrors.IsNotFound(err) || !hasName(err):
+		return t, err
 	}
 	if !taken {
 		return t, nil
@@ -301,7 +313,7 @@ func (o *explainOptions) target(ctx context.Context, target v1alpha3.OperationTa
 			t.Format, t.Refused = string(result.Format), resolve.DeliveryFault(result.Pair)
 		}
 	}
-	if t.Now != nil && machine != nil {
+	if machine != nil {
 		t.Differs = differences(input, t, machine)
 	}
 	return t, nil

@@ -85,9 +85,9 @@ func replacement(ctx context.Context, o object, reader *versions) []finding {
 	refused := func(reason, message string) []finding {
 		return []finding{{Finding: findReplace, Rule: reason, Kind: o.Kind, Name: o.name(), Message: message}}
 	}
-	machine := &v1alpha3.Machine{}
-	if err := json.Unmarshal(o.raw, machine); err != nil {
-		return refused("Unreadable", "the Machine cannot be read: "+err.Error()+"; correct the object")
+	machine, fault := readMachine(o.raw)
+	if machine == nil {
+		return refused("Unreadable", fault)
 	}
 	var version *v1alpha3.MachineConfigurationVersion
 	var err error

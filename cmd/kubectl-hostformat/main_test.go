@@ -90,10 +90,10 @@ func TestCheckForPeople(t *testing.T) {
 	dir := folder(t, map[string]string{"deep/a.yaml": head + "Machine\nmetadata: {name: rack7-node-a}\nspec: {host: {image: ' a', provisioningFormat: ignition}}\n---\n" + head + "Machine\nmetadata: {name: b}\n"})
 	stdout, _, code := in(t, "", "check", "-R", "-f", dir)
 	require.Equal(t, 1, code)
-	require.Contains(t, stdout, "FINDING  RULE             OBJECT\n")
-	require.Contains(t, stdout, "refuse   formatValue      Machine/rack7-node-a  (")
+	require.Contains(t, stdout, "FINDING  RULE               OBJECT\n")
+	require.Contains(t, stdout, "refuse   formatValue        Machine/rack7-node-a  (")
 	require.Contains(t, stdout, "         spec.host.provisioningFormat: Unsupported value: \"ignition\"")
-	require.Contains(t, stdout, "trim     trim             Machine/rack7-node-a")
+	require.Contains(t, stdout, "trim     trim               Machine/rack7-node-a")
 	require.True(t, strings.HasSuffix(stdout, "2 objects, 2 findings\n"), stdout)
 	require.NotContains(t, stdout, "\x1b")
 	for line := range strings.Lines(stdout) {
@@ -107,7 +107,7 @@ func TestCheckForPeople(t *testing.T) {
 
 	stdout, _, code = in(t, head+"Machine\nmetadata: {name: a}\n", "check", "-f", "-")
 	require.Equal(t, 0, code)
-	require.Equal(t, "1 objects, 0 findings\n", stdout)
+	require.Equal(t, "1 object, 0 findings\n", stdout)
 	stdout, _, _ = in(t, head+"Machine\nmetadata: {name: a}\nspec: {host: {image: ' a'}}", "check", "-f", "-", "-o", "yaml")
 	var findings []finding
 	require.NoError(t, yaml.UnmarshalStrict([]byte(stdout), &findings))
@@ -132,13 +132,15 @@ func TestExplainFiles(t *testing.T) {
 		want      explanation
 		code      int
 	}{
-		"template":         {version + machine + "spec: {configurationRef: {name: web}}", explanation{Image: "img-t", ImageSource: "template", Format: "CloudInit", FormatSource: "template", Version: "web-v3"}, 0},
-		"pinned":           {version + machine + "spec: {configurationRef: {name: web, version: 3}}", explanation{Image: "img-t", ImageSource: "template", Format: "CloudInit", FormatSource: "template", Version: "web-v3"}, 0},
-		"version missing":  {machine + "spec: {configurationRef: {name: web, version: 4}}", explanation{Reason: "VersionNotFound", Refused: `MachineConfigurationVersion "web-v4", which spec.configurationRef pins, does not exist; create it, or pin one that exists`}, 1},
-		"kept":             {machine, explanation{ImageSource: "kept", Format: "CloudInit", FormatSource: "legacy fallback"}, 0},
-		"from a dump":      {machine + "spec: {host: {image: img-a}}\nstatus: {observedProvisioningFormat: CloudInit}", explanation{Image: "img-a", ImageSource: "machine", Format: "CloudInit", FormatSource: "observation"}, 0},
-		"not deliverable":  {machine + "spec: {host: {image: img-a, provisioningFormat: Ignition}}", explanation{Image: "img-a", ImageSource: "machine", Format: "Ignition", FormatSource: "machine", Reason: "IgnitionNotDeliverable", Refused: "the image boots with Ignition, and this controller generates cloud-init only; the operation would fail before the provider is called"}, 1},
-		"cannot be read":   {machine + "spec: {host: {image: 5}}", explanation{Reason: "Unreadable", Refused: "it cannot be read: "}, 1},
+		"template":        {version + machine + "spec: {configurationRef: {name: web}}", explanation{Image: "img-t", ImageSource: "template", Format: "CloudInit", FormatSource: "template", Version: "web-v3"}, 0},
+		"pinned":          {version + machine + "spec: {configurationRef: {name: web, version: 3}}", explanation{Image: "img-t", ImageSource: "template", Format: "CloudInit", FormatSource: "template", Version: "web-v3"}, 0},
+		"version missing": {machine + "spec: {configurationRef: {name: web, version: 4}}", explanation{Reason: "VersionNotFound", Refused: `MachineConfigurationVersion "web-v4", which spec.configurationRef pins, does not exist; create it, or pin one that exists`}, 1},
+		"kept":            {machine, explanation{ImageSource: "kept", Format: "CloudInit", FormatSource: "legacy fallback"}, 0},
+		"from a dump":     {machine + "spec: {host: {image: img-a}}\nstatus: {observedProvisioningFormat: CloudInit}", explanation{Image: "img-a", ImageSource: "machine", Format: "CloudInit", FormatSource: "observation"}, 0},
+		"not deliverable": {machine + "spec: {host: {image: img-a, provisioningFormat: Ignition}}", explanation{Image: "img-a", ImageSource: "machine", Format: "Ignition", FormatSource: "machine", Reason: "IgnitionNotDeliverable", Refused: "the image boots with Ignition, and this controller generates cloud-init only; the operation would fail before the provider is called"}, 1},
+		"observed otherwise": {machine + "spec: {host: {image: img-a, provisioningFormat: CloudInit}}\nstatus: {observedProvisioningFormat: Ignition}", explanation{Image: "img-a", ImageSource: "machine", Format: "CloudInit", FormatSource: "machine",
+			Note: "the host is observed to run Ignition; keep the declaration of CloudInit until its agent has reported that"}, 0},
+		"cannot be read":   {machine + "spec: {host: {image: 5}}", explanation{Reason: "Unreadable", Refused: "the Machine cannot be read: "}, 1},
 		"needs to declare": {machine + "spec: {host: {image: img-a}}\nstatus: {observedProvisioningFormat: Ignition}", explanation{Reason: "FormatNotDeclared", Refused: "Machine spec.host.provisioningFormat: must be declared because the host is known to run Ignition"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

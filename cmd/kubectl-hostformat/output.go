@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -104,14 +105,22 @@ func (w writer) field(indent, name, text string, paint func(string) string) {
 // whole: it may be copied.
 func wrap(text string, width int) []string {
 	var lines []string
-	line := ""
-	for _, word := range strings.Fields(text) {
-		if line != "" && len([]rune(line))+1+len([]rune(word)) > width {
-			lines, line = append(lines, line), ""
+	line, used := &strings.Builder{}, 0
+	for word := range strings.FieldsSeq(text) {
+		length := utf8.RuneCountInString(word)
+		switch {
+		case used == 0:
+		case used+1+length > width:
+			lines = append(lines, line.String())
+			line, used = &strings.Builder{}, 0
+		default:
+			line.WriteByte(' ')
+			used++
 		}
-		line = strings.TrimPrefix(line+" "+word, " ")
+		line.WriteString(word)
+		used += length
 	}
-	return append(lines, line)
+	return append(lines, line.String())
 }
 
 func (w writer) describe(value any) {
@@ -140,6 +149,9 @@ func (w writer) pair(indent string, e *explanation) {
 		w.field(indent, "refused", "no", w.green)
 	} else {
 		w.field(indent, "refused", e.Reason+": "+e.Refused, w.red)
+	}
+	if e.Note != "" {
+		w.field(indent, "note", e.Note, w.yellow)
 	}
 }
 

@@ -37,6 +37,8 @@ type options struct {
 	concurrency             int
 	userDataTemplate        string
 	simulated               string
+
+	showVersion bool
 }
 
 const usage = `Serves the admission rules of hostformat: it trims host images, refuses formats
@@ -64,10 +66,26 @@ Flags:
 // nor an error, once it has printed what was asked for.
 func parse(args []string, stdout io.Writer) (*options, error) {
 	o := &options{}
-	flags := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
+	flags := o.flags()
 	flags.SetOutput(stdout)
-	flags.SortFlags = false
 	flags.Usage = func() { fmt.Fprint(stdout, usage+flags.FlagUsagesWrapped(100)) }
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if o.showVersion {
+		fmt.Fprintln(stdout, version())
+		return nil, nil
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return o, o.validate()
+}
+
+// flags are all that the command line takes, in the order of the help.
+func (o *options) flags() *pflag.FlagSet {
+	flags := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
+	flags.SortFlags = false
 	flags.BoolVar(&o.webhook, "webhook", true, "serve the admission rules")
 	flags.StringVar(&o.enforcement, "enforcement", string(admission.Deny), "what becomes of a write that breaks a rule: deny, warn, or warn-except-frozen, which warns but keeps frozen pairs as they are")
 	flags.StringSliceVar(&o.controllers, "controllers", nil, "controllers to run: * for all that are on by default, foo for the controller foo, -foo for all but it; empty for none")
@@ -87,18 +105,8 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 10*time.Second, "how long to go on serving, unready, after a signal to stop, so that clients find another replica first: half of it for the nodes to hear of it, half to close connections")
 	flags.StringVar(&o.logFormat, "log-format", "json", "json or text")
 	flags.StringVar(&o.logLevel, "log-level", "info", "info or debug")
-	showVersion := flags.Bool("version", false, "print the version and exit")
-	if err := flags.Parse(args); err != nil {
-		return nil, err
-	}
-	if *showVersion {
-		fmt.Fprintln(stdout, version())
-		return nil, nil
-	}
-	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	}
-	return o, o.validate()
+	flags.BoolVar(&o.showVersion, "version", false, "print the version and exit")
+	return flags
 }
 
 func (o *options) validate() error {

@@ -41,7 +41,7 @@ func validateMachine(was, now *machine, specChanged func() bool) verdict {
 		faults = append(faults, errs...)
 	}
 	v := judge(faults, found, specChanged)
-	if !after.sameImage(before) || !after.sameFormat(before) {
+	if len(errs) == 0 && (!after.sameImage(before) || !after.sameFormat(before)) {
 		v.annotations = sources(was.Status.V.Observed.V, after)
 	}
 	return v

@@ -6,11 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -217,7 +218,7 @@ func TestAuditAgreesWithTheWebhook(t *testing.T) {
 	})
 	for finding := range want {
 		require.NotEmpty(t, want[finding], finding)
-		require.Equal(t, sorted(want[finding]), sorted(audited[finding]), finding)
+		require.Equal(t, slices.Sorted(maps.Keys(want[finding])), slices.Sorted(maps.Keys(audited[finding])), finding)
 	}
 	t.Logf("%d objects: %d refused, %d trimmed, %d legacy", len(all), len(want["refuse"]), len(want["trim"]), len(want["legacy"]))
 }
@@ -251,8 +252,8 @@ func (s stored) subresource() []string {
 // patch sets what stands at the path.
 func (s stored) patch(t *testing.T, value any) []byte {
 	path := s.path()
-	for i := len(path) - 1; i >= 0; i-- {
-		value = map[string]any{path[i]: value}
+	for _, field := range slices.Backward(path) {
+		value = map[string]any{field: value}
 	}
 	return encode(t, value)
 }
@@ -301,13 +302,4 @@ func inParallel(t *testing.T, all []stored, do func(stored) error) {
 	}
 	group.Wait()
 	require.NoError(t, errors.Join(errs...))
-}
-
-func sorted(set map[string]bool) []string {
-	keys := []string{}
-	for key := range set {
-		keys = append(keys, key)
-	}
-	sort.Strings(keys)
-	return keys
 }

@@ -48,7 +48,7 @@ func newInstallation(t *testing.T) installation {
 	clientset, err := kubernetes.NewForConfig(ours.Config)
 	require.NoError(t, err)
 	i := installation{clientset, newClient(t, ours)}
-	i.rolledOut(t, certs.Namespace, webhookDeployment)
+	i.rolledOut(t, webhookDeployment)
 	return i
 }
 
@@ -119,10 +119,10 @@ func (i installation) pods(t testing.TB, deployment string) []corev1.Pod {
 
 // rolledOut waits until a Deployment has as many new, available pods as it
 // wants, and no other.
-func (i installation) rolledOut(t *testing.T, namespace, name string) {
+func (i installation) rolledOut(t *testing.T, name string) {
 	t.Helper()
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		d, err := i.AppsV1().Deployments(namespace).Get(t.Context(), name, metav1.GetOptions{})
+		d, err := i.AppsV1().Deployments(certs.Namespace).Get(t.Context(), name, metav1.GetOptions{})
 		if !assert.NoError(collect, err) {
 			return
 		}
@@ -200,10 +200,10 @@ func TestNoCallIsLost(t *testing.T) {
 	for range 2 {
 		out, err := ours.Kubectl(t.Context(), nil, "rollout", "restart", "-n", certs.Namespace, "deployment", webhookDeployment)
 		require.NoError(t, err, out)
-		i.rolledOut(t, certs.Namespace, webhookDeployment)
+		i.rolledOut(t, webhookDeployment)
 	}
 	require.NoError(t, i.CoreV1().Pods(certs.Namespace).Delete(t.Context(), i.pods(t, webhookDeployment)[0].Name, metav1.DeleteOptions{}))
-	i.rolledOut(t, certs.Namespace, webhookDeployment)
+	i.rolledOut(t, webhookDeployment)
 	for _, pod := range i.pods(t, webhookDeployment) {
 		require.EventuallyWithT(t, func(collect *assert.CollectT) { // the disruption budget may say: not yet
 			err := i.PolicyV1().Evictions(certs.Namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: certs.Namespace}})
@@ -211,7 +211,7 @@ func TestNoCallIsLost(t *testing.T) {
 				assert.NoError(collect, err)
 			}
 		}, podPatience, interval)
-		i.rolledOut(t, certs.Namespace, webhookDeployment)
+		i.rolledOut(t, webhookDeployment)
 	}
 	i.gone(t, webhookDeployment, 2)
 	<-enough
@@ -237,7 +237,7 @@ func TestLeaderIsKilled(t *testing.T) {
 		assert.NotEqual(collect, before, lease(), "another one takes over")
 	}, podPatience, interval)
 	finish()
-	i.rolledOut(t, certs.Namespace, controllerDeployment)
+	i.rolledOut(t, controllerDeployment)
 }
 
 // With no replica left, everything that does not travel to the webhook goes
@@ -276,7 +276,7 @@ func TestScaledToNothing(t *testing.T) {
 	}
 	if controllers {
 		i.scale(t, certs.Namespace, controllerDeployment, 2)
-		i.rolledOut(t, certs.Namespace, controllerDeployment)
+		i.rolledOut(t, controllerDeployment)
 		require.Eventually(t, func() bool { // it tries, and cannot write
 			log, err := ours.Kubectl(t.Context(), nil, "logs", "-n", certs.Namespace, "-l", "app.kubernetes.io/name="+controllerDeployment, "--tail=-1")
 			return err == nil && strings.Contains(log, "failed calling webhook")
@@ -295,7 +295,7 @@ func TestScaledToNothing(t *testing.T) {
 		require.NoError(t, err, out)
 	})
 	i.scale(t, certs.Namespace, webhookDeployment, 2)
-	i.rolledOut(t, certs.Namespace, webhookDeployment)
+	i.rolledOut(t, webhookDeployment)
 	require.EventuallyWithT(t, func(collect *assert.CollectT) { assert.NoError(collect, i.write(t.Context())) }, patience, interval)
 	if controllers {
 		require.EventuallyWithT(t, func(collect *assert.CollectT) {

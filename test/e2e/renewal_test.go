@@ -27,7 +27,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	i := newInstallation(t)
 	needsCertManager(t, i)
 	i.scaled(t, certs.Namespace, webhookDeployment, 3)
-	i.rolledOut(t, certs.Namespace, webhookDeployment)
+	i.rolledOut(t, webhookDeployment)
 	replicas := map[string]string{} // pods, and where they are reached
 	for _, pod := range i.pods(t, webhookDeployment) {
 		replicas[pod.Name] = forward(t, pod.Name, 9443)
