@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"unbounded-cloud.io/hostformat/certs"
@@ -376,6 +377,7 @@ done`
 // network of the cluster enforces such policies.
 func TestNetworkPolicy(t *testing.T) {
 	i := newInstallation(t)
+	webhook := i.pods(t, webhookDeployment)[0]
 	manifest := fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
@@ -392,7 +394,7 @@ spec:
       imagePullPolicy: IfNotPresent
       args: ["--health-probe-bind-address=:9999"]
       securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
-`, certs.Namespace, webhookDeployment, i.pods(t, webhookDeployment)[0].Spec.Containers[0].Image)
+`, certs.Namespace, webhookDeployment, webhook.Spec.Containers[0].Image)
 	out, err := ours.Kubectl(t.Context(), []byte(manifest), "apply", "-f", "-")
 	require.NoError(t, err, out)
 	t.Cleanup(func() {
@@ -401,10 +403,14 @@ spec:
 	})
 	out, err = ours.Kubectl(t.Context(), nil, "wait", "pod", "-n", certs.Namespace, "elsewhere", "--for=jsonpath={.status.phase}=Running", "--timeout=1m")
 	require.NoError(t, err, out)
-	if _, err := i.probe(t, "elsewhere", 9999, "/healthz"); err == nil {
+	reached := func(context.Context) (bool, error) {
+		_, err := i.probe(t, "elsewhere", 9999, "/healthz")
+		return err == nil, nil
+	}
+	if wait.PollUntilContextTimeout(t.Context(), interval, 10*time.Second, true, reached) == nil {
 		t.Skip("the network of this cluster does not enforce NetworkPolicies: a port that none names can be reached")
 	}
-	_, err = i.probe(t, i.pods(t, webhookDeployment)[0].Name, 8081, "/healthz")
+	_, err = i.probe(t, webhook.Name, 8081, "/healthz")
 	require.NoError(t, err, "a port that it names can be reached")
 }
 
