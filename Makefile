@@ -35,7 +35,7 @@ generate: ## Make what is generated: deepcopy, CRDs, cert-manager objects.
 
 .PHONY: test
 test: ## Run all tests, on a local control plane; needs no cluster of yours.
-	@$(ASSETS); echo "go test: four minutes or so, the last package most of them"; env -u KUBECONFIG go test -timeout 20m ./...
+	@$(ASSETS); echo "go test: five minutes or so, test/e2e most of them"; env -u KUBECONFIG go test -timeout 20m ./...; env -u KUBECONFIG go -C test/monitoring test ./...
 
 .PHONY: e2e
 e2e: ## Run test/e2e in the cluster that KUBECONFIG names, else on a local control plane.
@@ -48,9 +48,9 @@ verify: ## Check generated files, modules, format and lint; scan for vulnerabili
 		$(MAKE) --no-print-directory generate > /dev/null; \
 		diff <(echo "$$before") <(sum) || { echo "they were out of date and are made anew: commit them"; exit 1; }
 	@echo "verify: modules are tidy"
-	@for module in . test/controlplane test/certmanager; do go -C $$module mod tidy -diff; done
+	@for module in . test/controlplane test/certmanager test/monitoring; do go -C $$module mod tidy -diff; done
 	@echo "verify: lint (builds the linter first, some minutes when cold)"
-	@$(TOOL) golangci-lint run ./... && go -C test/controlplane vet .
+	@$(TOOL) golangci-lint run ./... && go -C test/controlplane vet . && go -C test/monitoring vet ./...
 	@echo "verify: known vulnerabilities"
 	@if ! curl --silent --fail --head --max-time 20 --output /dev/null https://vuln.go.dev/index/db.json; then \
 		echo "skipped: the vulnerability database cannot be reached from here"; \
@@ -73,6 +73,10 @@ scale: ## Run 2,000 operations on 10,000 Machines; prints time and peak memory.
 e2e-kind: ## Test the installed webhook on a kind cluster; needs docker, kind and kubectl.
 	@$(MAKE) --no-print-directory image IMAGE=hostformat:latest
 	@$(ASSETS); test/e2e/kind.sh
+
+.PHONY: pictures
+pictures: ## Draw the dashboard's panels from a real run into docs/pictures/.
+	@$(ASSETS); echo "go test ./test/monitoring: two minutes or so"; HOSTFORMAT_DRAW=1 env -u KUBECONFIG go -C test/monitoring test -count=1 -v -run TestRun .
 
 .PHONY: release
 release: ## Write into DIST what installs IMAGE: a file for each way in, and their sums.

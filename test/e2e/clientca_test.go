@@ -53,7 +53,7 @@ func TestClientCertificateOfTheAPIServer(t *testing.T) {
 	file("client.crt", string(certPEM))
 	file("client.key", string(keyPEM))
 
-	cluster, err := local.Start(t.Context(), local.Options{ClientCA: file("ca.crt", string(ca.PEM)), AdmissionConfig: config, Log: &lockedBuffer{}})
+	cluster, err := local.Start(t.Context(), local.Options{Args: []string{"--client-ca", file("ca.crt", string(ca.PEM))}, AdmissionConfig: config, Log: &lockedBuffer{}})
 	require.NoError(t, err, "it starts, and judges writes")
 	t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
 

@@ -31,10 +31,11 @@ type Options struct {
 	Controllers string
 	// Simulated is what its flag --simulated-provider says.
 	Simulated string
-	// ClientCA is what the webhook's flag --client-ca says, and AdmissionConfig
-	// what the API server's flag --admission-control-config-file says: how it
-	// authenticates to webhooks.
-	ClientCA, AdmissionConfig string
+	// AdmissionConfig is what the API server's flag
+	// --admission-control-config-file says: how it authenticates to webhooks.
+	AdmissionConfig string
+	// Args are more flags of the webhook, which win over all others.
+	Args []string
 	// Log takes what is being done, one line each, and what the webhook logs.
 	Log io.Writer
 }
@@ -99,7 +100,7 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if err := c.buildPrograms(ctx); err != nil {
 		return nil, err
 	}
-	if err := c.StartWebhook(ctx); err != nil {
+	if err := c.StartWebhook(ctx, o.Args...); err != nil {
 		return nil, err
 	}
 	c.say("installing manifests/base/webhook.yaml")

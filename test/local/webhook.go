@@ -66,8 +66,8 @@ func (c *Cluster) buildPrograms(ctx context.Context) error {
 func (c *Cluster) Program(name string) string { return filepath.Join(c.dir, name) }
 
 // StartWebhook starts the webhook unless it runs, on the same port each time,
-// and waits until it is ready.
-func (c *Cluster) StartWebhook(ctx context.Context) error {
+// and waits until it is ready. More flags win over those that it has.
+func (c *Cluster) StartWebhook(ctx context.Context, args ...string) error {
 	if c.webhook != nil && !c.webhook.ended() {
 		return nil
 	}
@@ -83,12 +83,12 @@ func (c *Cluster) StartWebhook(ctx context.Context) error {
 			return err
 		}
 	}
-	p.cmd = exec.Command(c.Program("webhook"),
+	p.cmd = exec.Command(c.Program("webhook"), append([]string{
 		"--cert-dir", c.dir, "--host", loopback, "--port", strconv.Itoa(p.port),
 		"--health-probe-bind-address", net.JoinHostPort(loopback, strconv.Itoa(p.health)),
 		"--metrics-bind-address", "0", "--shutdown-delay", "0s", "--log-format", "text",
 		"--controllers", c.options.Controllers, "--kubeconfig", c.Kubeconfig, "--simulated-provider", c.options.Simulated,
-		"--client-ca", c.options.ClientCA)
+	}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = c.log, c.log
 	// Ctrl-C reaches every process of a terminal; this one is stopped by us, in
 	// its turn.
