@@ -184,6 +184,7 @@ func TestMissingCertificate(t *testing.T) {
 	i := newInstallation(t)
 	needsCertManager(t, i)
 	i.scaled(t, certManager, "cert-manager", 0)
+	i.goneFrom(t, certManager, "app=cert-manager", 0) // until then it would make another Secret
 	require.NoError(t, i.CoreV1().Secrets(certs.Namespace).Delete(t.Context(), certs.Secret, metav1.DeleteOptions{}))
 	i.scale(t, certs.Namespace, webhookDeployment, 0)
 	i.gone(t, webhookDeployment, 0)

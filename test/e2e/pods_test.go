@@ -113,7 +113,12 @@ func (i installation) load(t *testing.T) (finish func()) {
 
 func (i installation) pods(t testing.TB, deployment string) []corev1.Pod {
 	t.Helper()
-	pods, err := i.CoreV1().Pods(certs.Namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + deployment})
+	return i.podsIn(t, certs.Namespace, "app.kubernetes.io/name="+deployment)
+}
+
+func (i installation) podsIn(t testing.TB, namespace, selector string) []corev1.Pod {
+	t.Helper()
+	pods, err := i.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
 	require.NoError(t, err)
 	return pods.Items
 }
@@ -136,8 +141,13 @@ func (i installation) rolledOut(t *testing.T, name string) {
 // gone waits until no pod is left but those that a Deployment wants.
 func (i installation) gone(t *testing.T, deployment string, wanted int) {
 	t.Helper()
+	i.goneFrom(t, certs.Namespace, "app.kubernetes.io/name="+deployment, wanted)
+}
+
+func (i installation) goneFrom(t *testing.T, namespace, selector string, wanted int) {
+	t.Helper()
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		assert.Len(collect, i.pods(t, deployment), wanted)
+		assert.Len(collect, i.podsIn(t, namespace, selector), wanted)
 	}, podPatience, interval)
 }
 

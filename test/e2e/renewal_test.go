@@ -39,6 +39,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	for n := range 3 {
 		if n == 1 {
 			i.scale(t, certManager, "cert-manager-cainjector", 0)
+			i.goneFrom(t, certManager, "app=cainjector", 0)
 		}
 		serial := i.renew(t)
 		for pod, address := range replicas {
