@@ -159,7 +159,7 @@ func (s crdSchema) check(o object) []finding {
 	}
 	var findings []finding
 	for _, fault := range validation.ValidateCustomResource(nil, content, s.validator) {
-		findings = append(findings, finding{Finding: findSchema, Rule: "schema", Kind: o.Kind, Name: o.name(), Field: fault.Field, Message: body(fault)})
+		findings = append(findings, finding{Finding: findSchema, Rule: "schema", Kind: o.Kind, Name: o.name(), Field: fault.Field, Message: fault.ErrorBody()})
 	}
 	unknown := pruning.PruneWithOptions(content, s.structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
 	for _, path := range unknown {

@@ -1,21 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/resource"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/spf13/cobra"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
@@ -120,47 +119,55 @@ func (o *explainOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if len(args) == 0 {
-		var found []any
-		err := o.cluster.each(ctx, "machines", o.selector, defaultChunk, func(raw []byte, _ int64) error {
-			e, err := o.machine(ctx, raw)
-			found = append(found, e)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		return o.print(found, true)
+	if len(args) > 0 {
+		return o.explainNamed(ctx, args)
 	}
 	var found []any
+	err = o.cluster.each(ctx, "machines", o.selector, defaultChunk, func(raw []byte, _ int64) error {
+		e, err := o.machine(ctx, raw)
+		found = append(found, e)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return o.print(found, true)
+}
+
+func (o *explainOptions) explainNamed(ctx context.Context, args []string) error {
+	var found []any
 	for _, arg := range args {
-		kind, name, ok := strings.Cut(arg, "/")
-		if !ok || name == "" {
-			return fmt.Errorf("%q is not of the form machine/NAME or machineoperation/NAME", arg)
-		}
-		resource, err := plural(kind)
-		if err != nil {
-			return err
-		}
-		raw, err := o.cluster.get(ctx, resource, name)
-		if err != nil {
-			return err
-		}
-		var e any
-		switch resource {
-		case "machines":
-			e, err = o.machine(ctx, raw)
-		case "machineoperations":
-			e, err = o.operation(ctx, raw)
-		default:
-			return fmt.Errorf("%s cannot be explained; name a Machine that refers to it", arg)
-		}
+		e, err := o.named(ctx, arg)
 		if err != nil {
 			return err
 		}
 		found = append(found, e)
 	}
 	return o.print(found, len(args) > 1)
+}
+
+// named explains a Machine or an operation, given as kind/name.
+func (o *explainOptions) named(ctx context.Context, arg string) (any, error) {
+	kind, name, ok := strings.Cut(arg, "/")
+	if !ok || name == "" {
+		return nil, fmt.Errorf("%q is not of the form machine/NAME or machineoperation/NAME", arg)
+	}
+	resource, err := plural(kind)
+	if err != nil {
+		return nil, err
+	}
+	if resource != "machines" && resource != "machineoperations" {
+		return nil, fmt.Errorf("%s cannot be explained; name a Machine that refers to it", arg)
+	}
+	raw, err := o.cluster.get(ctx, resource, name)
+	switch {
+	case err != nil:
+		return nil, err
+	case resource == "machines":
+		return o.machine(ctx, raw)
+	default:
+		return o.operation(ctx, raw)
+	}
 }
 
 // explainFiles explains the Machines that manifests hold, with the versions
@@ -218,15 +225,7 @@ func readMachine(raw []byte) (*v1alpha3.Machine, string) {
 // failure to read, not a resolution that is refused.
 func explainMachine(ctx context.Context, reader *versions, machine *v1alpha3.Machine) (*explanation, error) {
 	e := &explanation{Kind: "Machine", Name: machine.Name}
-	var version *v1alpha3.MachineConfigurationVersion
-	var err error
-	if resolve.NeedsVersion(machine) {
-		version, err = resolve.Version(ctx, reader, *machine.Spec.ConfigurationRef)
-	}
-	var result resolve.Result
-	if err == nil {
-		result, err = resolve.Machine(machine, version)
-	}
+	result, version, err := resolved(ctx, reader, machine)
 	if refusal, ok := errors.AsType[*resolve.Error](err); ok {
 		e.Refused, e.Reason = refusal.Message, string(refusal.Reason)
 		return e, nil
@@ -243,6 +242,18 @@ func explainMachine(ctx context.Context, reader *versions, machine *v1alpha3.Mac
 		e.Version = version.Name
 	}
 	return e, nil
+}
+
+// resolved resolves a Machine, with the version that it refers to if that is
+// asked.
+func resolved(ctx context.Context, reader *versions, machine *v1alpha3.Machine) (result resolve.Result, version *v1alpha3.MachineConfigurationVersion, err error) {
+	if resolve.NeedsVersion(machine) {
+		if version, err = resolve.Version(ctx, reader, *machine.Spec.ConfigurationRef); err != nil {
+			return result, nil, err
+		}
+	}
+	result, err = resolve.Machine(machine, version)
+	return result, version, err
 }
 
 func (e *explanation) fill(result resolve.Result) {
@@ -348,7 +359,7 @@ func (o *explainOptions) print(found []any, list bool) error {
 		value = found[0]
 	}
 	if done, err := printAs(o.streams.Out, o.output, value); done || err != nil {
-		return cmpError(err, refusedAny(found))
+		return cmp.Or(err, refusedAny(found))
 	}
 	w := newWriter(o.streams.Out)
 	if !list {
@@ -394,13 +405,6 @@ func refusedAny(found []any) error {
 		}
 	}
 	return nil
-}
-
-func cmpError(first, second error) error {
-	if first != nil {
-		return first
-	}
-	return second
 }
 
 func nameOf(raw []byte) string {

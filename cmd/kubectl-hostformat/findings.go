@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/admission"
@@ -65,7 +64,7 @@ func judged(o object, subresource string, was []byte) []finding {
 		findings = append(findings, finding{Finding: what, Rule: rule, Kind: o.Kind, Name: o.name(), Field: path, Message: message})
 	}
 	for _, fault := range verdict.Errors {
-		add(findRefuse, fault.Origin, fault.Field, body(fault))
+		add(findRefuse, fault.Origin, fault.Field, fault.ErrorBody())
 	}
 	for _, path := range verdict.Trimmed {
 		add(findTrim, "trim", path, "has whitespace round it, which is removed when it is written; correct the manifest")
@@ -77,9 +76,6 @@ func judged(o object, subresource string, was []byte) []finding {
 	return findings
 }
 
-// body is an error without its field.
-func body(err *field.Error) string { return err.ErrorBody() }
-
 // replacement is why a HostReplace of a Machine would be refused now, if so.
 func replacement(ctx context.Context, o object, reader *versions) []finding {
 	refused := func(reason, message string) []finding {
@@ -89,14 +85,7 @@ func replacement(ctx context.Context, o object, reader *versions) []finding {
 	if machine == nil {
 		return refused("Unreadable", fault)
 	}
-	var version *v1alpha3.MachineConfigurationVersion
-	var err error
-	if resolve.NeedsVersion(machine) {
-		version, err = resolve.Version(ctx, reader, *machine.Spec.ConfigurationRef)
-	}
-	if err == nil {
-		_, err = resolve.Machine(machine, version)
-	}
+	_, _, err := resolved(ctx, reader, machine)
 	if refusal, ok := errors.AsType[*resolve.Error](err); ok {
 		return refused(string(refusal.Reason), refusal.Message)
 	}

@@ -78,7 +78,7 @@ func newVersions() *versions {
 func (v *versions) add(raw []byte) error {
 	full := &v1alpha3.MachineConfigurationVersion{}
 	if err := json.Unmarshal(raw, full); err != nil {
-		return err
+		return fmt.Errorf("MachineConfigurationVersion %s cannot be read: %w", nameOf(raw), err)
 	}
 	label := full.Labels[v1alpha3.ConfigurationLabel]
 	kept := &v1alpha3.MachineConfigurationVersion{Spec: full.Spec}
