@@ -8,6 +8,7 @@ SHELL := /bin/bash
 TOOL := go tool -modfile=go.tools.mod
 IMAGE ?= hostformat:latest
 DIST ?= dist
+FUZZTIME ?= 5m
 VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 GENERATED := api manifests/crds manifests/cert-manager/certificates.yaml
@@ -77,6 +78,13 @@ e2e-kind: ## Test the installed webhook on a kind cluster; needs docker, kind an
 .PHONY: pictures
 pictures: ## Draw the dashboard's panels from a real run into docs/pictures/.
 	@$(ASSETS); echo "go test ./test/monitoring: two minutes or so"; HOSTFORMAT_DRAW=1 env -u KUBECONFIG go -C test/monitoring test -count=1 -v -run TestRun .
+
+.PHONY: fuzz
+fuzz: ## Fuzz reviews, rules, resolution and configs, FUZZTIME each; a find is kept in testdata.
+	@grep -rho --include='*_test.go' '^func Fuzz[A-Za-z]*' internal | cut -d' ' -f2 | sort | while read -r target; do \
+		dir=$$(dirname "$$(grep -rl "^func $$target(" internal)"); echo "fuzz: $$target in $$dir, $(FUZZTIME)"; \
+		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$dir"; \
+	done
 
 .PHONY: release
 release: ## Write into DIST what installs IMAGE: a file for each way in, and their sums.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
@@ -50,4 +51,23 @@ func TestReadConfig(t *testing.T) {
 	}
 	_, err := ReadConfig(filepath.Join(t.TempDir(), "missing"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// No installation config makes the agent report what is not a format, or for
+// what is not the name of a Machine.
+func FuzzReadConfig(f *testing.F) {
+	for _, text := range []string{"MachineName: a\nProvisioningFormat: ignition", `{"MachineName":"a","ProvisioningFormat":null}`, "MachineName: a\nmachineName: b", "a: &a [*a]", "\xff", "MachineName: [a]", "- MachineName: a"} {
+		f.Add([]byte(text))
+	}
+	path := filepath.Join(f.TempDir(), "config")
+	f.Fuzz(func(t *testing.T, text []byte) {
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		config, err := ReadConfig(path)
+		if err != nil {
+			require.Equal(t, Config{}, config)
+			return
+		}
+		require.Empty(t, validation.IsDNS1123Subdomain(config.MachineName))
+		require.Contains(t, []v1alpha3.ProvisioningFormat{"", v1alpha3.CloudInit, v1alpha3.Ignition}, config.Format)
+	})
 }

@@ -1,0 +1,120 @@
+package admission
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+)
+
+// Whatever arrives at the port gets an answer, the same one each time, and
+// never one that a panic made.
+func FuzzReview(f *testing.F) {
+	const head = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"UPDATE","kind":{"group":"unbounded-cloud.io","version":"v1alpha3","kind":"Machine"},`
+	for _, body := range []string{
+		head + `"object":{"spec":{"host":{"image":" a","provisioningFormat":"x"}}},"oldObject":{"spec":{}}}}`,
+		head + `"object":{"spec":{"host":{"image":"a"}},"spec":{"host":{"Image":7}}},"oldObject":null}}`,
+		head + `"object":{"spec":[[1e999,-0,9007199254740993]],"status":"\ud800"},"oldObject":{"spec":5}}}`,
+		strings.Replace(head, "Machine\"", "MachineOperation\"", 1) + `"subResource":"status","object":{"status":{"targets":[null,{"machineRef":[],"input":5}]}},"oldObject":{"status":{"targets":{}}}}}`,
+		head + `"object":` + strings.Repeat(`{"spec":`, 10_000) + `1` + strings.Repeat(`}`, 10_000) + `}}`,
+		"\xff\xfe", `{"request":null}`, `[]`, ``, head,
+	} {
+		f.Add(true, []byte(body))
+		f.Add(false, []byte(body))
+	}
+	server := newMux()
+	f.Fuzz(func(t *testing.T, mutating bool, body []byte) {
+		path := ValidatePath
+		if mutating {
+			path = MutatePath
+		}
+		answer := func() string {
+			request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(string(body)))
+			request.Header.Set("Content-Type", "application/json")
+			recorder := httptest.NewRecorder()
+			server.ServeHTTP(recorder, request)
+			require.Equal(t, http.StatusOK, recorder.Code)
+			return recorder.Body.String()
+		}
+		first := answer()
+		var review admissionv1.AdmissionReview
+		require.NoError(t, json.Unmarshal([]byte(first), &review), first)
+		require.NotNil(t, review.Response)
+		if review.Response.Result != nil {
+			require.NotContains(t, review.Response.Result.Message, "panic")
+		}
+		require.Equal(t, first, answer())
+	})
+}
+
+// The verdict on a status write is that of an obvious comparison: every stored
+// target that is set must be found again, once, with what was set.
+func FuzzFrozenPair(f *testing.F) {
+	f.Add([]byte{0, 4, 2}, []byte{0, 4, 2})
+	f.Add([]byte{0, 4, 0, 1, 0, 2}, []byte{1, 0, 2, 0, 3, 2})
+	f.Add([]byte{0, 4, 2, 1, 5, 3}, []byte{1, 5, 3})
+	f.Add([]byte{2, 0, 2}, []byte{2, 4, 2, 2, 4, 2})
+	f.Fuzz(func(t *testing.T, was, now []byte) {
+		before, after := targets(was), targets(now)
+		if hasTwice(before) {
+			t.Skip("the API server stores no Machine twice")
+		}
+		allowed := !hasTwice(after)
+		for _, s := range before {
+			if s.image() == "" && s.format == "" {
+				continue
+			}
+			i := slices.IndexFunc(after, func(n fuzzTarget) bool { return sameRef(n, s) })
+			kept := i >= 0 && after[i].image() == s.image() && (s.format == "" || after[i].format == s.format)
+			allowed = allowed && kept
+		}
+		response := post(t, ValidatePath, request(t, "machineoperations/status", status(shown(before)), status(shown(after))))
+		require.Equal(t, allowed, response.Allowed, "%s\n%s\n%v", shown(before), shown(after), response.Result)
+	})
+}
+
+// fuzzTarget is a target of few values, as YAML would spell them.
+type fuzzTarget struct{ ref, hostImage, format string }
+
+func (t fuzzTarget) image() string { return strings.TrimSpace(t.hostImage) }
+
+func sameRef(a, b fuzzTarget) bool { return a.ref == b.ref }
+
+func hasTwice(targets []fuzzTarget) bool {
+	seen := map[string]bool{}
+	for _, t := range targets {
+		if seen[t.ref] {
+			return true
+		}
+		seen[t.ref] = true
+	}
+	return false
+}
+
+func targets(bytes []byte) []fuzzTarget {
+	var all []fuzzTarget
+	for triple := range slices.Chunk(bytes, 3) {
+		if len(triple) == 3 {
+			all = append(all, fuzzTarget{
+				ref:       []string{"a", "b", "c", "d"}[triple[0]%4],
+				hostImage: []string{"", " ", "\t\n", " x", "x", "y"}[triple[1]%6],
+				format:    []string{"", "", "CloudInit", "Ignition"}[triple[2]%4],
+			})
+		}
+	}
+	return all
+}
+
+func shown(targets []fuzzTarget) string {
+	var text []string
+	for _, t := range targets {
+		text = append(text, fmt.Sprintf("{machineRef: %s, input: {hostImage: %q, provisioningFormat: %q}}", t.ref, t.hostImage, t.format))
+	}
+	return strings.Join(text, ", ")
+}

@@ -1,0 +1,43 @@
+package resolve
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
+)
+
+// Whatever is stored, a resolution is a whole pair of legal values, or an error
+// that an edit can mend; an undeclared image never meets a host that runs
+// Ignition.
+func FuzzMachine(f *testing.F) {
+	f.Add("img", "CloudInit", "img-t", "Ignition", "Ignition")
+	f.Add(" \u00a0", "", "img-t", "", "Ignition")
+	f.Add("a\u200bb", "cloud-init", "", "", "")
+	f.Add(strings.Repeat("x", 2049), "", "", "IGNITION", "weird")
+	f.Fuzz(func(t *testing.T, image, format, templateImage, templateFormat, observed string) {
+		machine, version := machineWith(image, format, observed), versionWith(templateImage, templateFormat)
+		result, err := Machine(machine, version)
+		again, errAgain := Machine(machine, version)
+		require.Equal(t, result, again)
+		require.Equal(t, err, errAgain)
+		if err != nil {
+			require.IsType(t, &Error{}, err)
+			require.Equal(t, Result{}, result, "nothing to act on")
+			return
+		}
+		require.Empty(t, PairFault(result.Pair))
+		require.True(t, slices.Contains(v1alpha3.ProvisioningFormats, result.Format))
+		chosen := TrimImage(image)
+		if chosen == "" {
+			chosen = TrimImage(templateImage)
+		}
+		require.Equal(t, chosen, result.Image)
+		if chosen != "" && observed == "Ignition" {
+			require.Contains(t, []Source{FromMachine, FromTemplate}, result.FormatSource)
+		}
+	})
+}
