@@ -53,9 +53,15 @@ func TestClientCertificateOfTheAPIServer(t *testing.T) {
 	file("client.crt", string(certPEM))
 	file("client.key", string(keyPEM))
 
-	cluster, err := local.Start(t.Context(), local.Options{Args: []string{"--client-ca", file("ca.crt", string(ca.PEM))}, AdmissionConfig: config, Log: &lockedBuffer{}})
+	cluster, err := local.Start(t.Context(), local.Options{Args: []string{"--client-ca", file("ca.crt", string(ca.PEM))}, APIServer: map[string]string{
+		"admission-control-config-file": config,
+		"audit-policy-file":             file("policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, resources: [{group: unbounded-cloud.io}]}]\n"),
+		"audit-log-path":                filepath.Join(dir, "audit.log"),
+	}, Log: &lockedBuffer{}})
 	require.NoError(t, err, "it starts, and judges writes")
 	t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
+
+	auditLogTells(t, cluster, filepath.Join(dir, "audit.log"))
 
 	// The other API server has no certificate to show.
 	target := cluster.ClientConfig("/validate")
@@ -81,5 +87,31 @@ func TestClientCertificateOfTheAPIServer(t *testing.T) {
 		_, err := c.of("machines").Create(t.Context(), machine, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		assert.ErrorContains(collect, err, "failed calling webhook")
 		assert.ErrorContains(collect, err, "certificate required")
+	}, patience, interval)
+}
+
+// auditLogTells looks for what the webhook says in the API server's audit log:
+// the rule that is broken, and where the halves of a pair come from.
+func auditLogTells(t *testing.T, cluster *local.Cluster, path string) {
+	t.Helper()
+	c := newClient(t, cluster)
+	_, err := c.of("machines").Create(t.Context(), object(t, "machines", "refused", `spec: {host: {image: "a\u200bb"}}`), metav1.CreateOptions{})
+	require.Error(t, err)
+	_, err = c.of("machines").Create(t.Context(), object(t, "machines", "stored", "spec: {host: {image: img-a, provisioningFormat: CloudInit}}"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	const prefix = "machines.validate.hostformat.unbounded-cloud.io/"
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		log, err := os.ReadFile(path)
+		assert.NoError(collect, err)
+		for name, annotations := range map[string][]string{
+			"refused": {prefix + `rules":"imageValue"`, prefix + `outcome":"denied"`},
+			"stored":  {prefix + `image-source":"machine"`, prefix + `format-source":"machine"`},
+		} {
+			found := false
+			for line := range strings.Lines(string(log)) {
+				found = found || (strings.Contains(line, `"name":"`+name+`"`) && strings.Contains(line, annotations[0]) && strings.Contains(line, annotations[1]))
+			}
+			assert.True(collect, found, name)
+		}
 	}, patience, interval)
 }

@@ -31,9 +31,8 @@ type Options struct {
 	Controllers string
 	// Simulated is what its flag --simulated-provider says.
 	Simulated string
-	// AdmissionConfig is what the API server's flag
-	// --admission-control-config-file says: how it authenticates to webhooks.
-	AdmissionConfig string
+	// APIServer are more flags of the API server, without their dashes.
+	APIServer map[string]string
 	// Args are more flags of the webhook, which win over all others.
 	Args []string
 	// Log takes what is being done, one line each, and what the webhook logs.
@@ -76,8 +75,8 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if c.dir, err = os.MkdirTemp("", "hostformat-"); err != nil {
 		return nil, err
 	}
-	if o.AdmissionConfig != "" {
-		c.env.ControlPlane.GetAPIServer().Configure().Append("admission-control-config-file", o.AdmissionConfig)
+	for flag, value := range o.APIServer {
+		c.env.ControlPlane.GetAPIServer().Configure().Set(flag, value)
 	}
 	c.say("starting etcd and kube-apiserver")
 	if c.Config, err = c.env.Start(); err != nil {
