@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -238,10 +237,8 @@ func counted(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-var errUnreadable = errors.New("cannot be read as this kind")
-
 // unreadable is the finding for an object that is not even of the right shape.
 func unreadable(o object, err error) finding {
 	return finding{Finding: findRefuse, Rule: "shape", Kind: o.Kind, Name: o.name(),
-		Message: strings.TrimSuffix(errUnreadable.Error()+": "+err.Error(), ".") + "; correct the object"}
+		Message: strings.TrimSuffix("cannot be read as this kind: "+err.Error(), ".") + "; correct the object"}
 }

@@ -211,7 +211,11 @@ func explainMachine(ctx context.Context, reader *versions, machine *v1alpha3.Mac
 	if err != nil {
 		return nil, err
 	}
-	e.fill(result)
+	e.Image, e.ImageSource = result.Image, result.ImageSource
+	e.Format, e.FormatSource = string(result.Format), result.FormatSource
+	if fault := resolve.DeliveryFault(result.Pair); fault != "" {
+		e.Refused, e.Reason = fault+"; the operation would fail before the provider is called", "IgnitionNotDeliverable"
+	}
 	observed := machine.Status.ObservedProvisioningFormat
 	if result.FormatSource != resolve.FromObservation && observed != "" && observed != result.Format {
 		e.Note = fmt.Sprintf("the host is observed to run %s; keep the declaration of %s until its agent has reported that", observed, result.Format)
@@ -232,14 +236,6 @@ func resolved(ctx context.Context, reader *versions, machine *v1alpha3.Machine) 
 	}
 	result, err = resolve.Machine(machine, version)
 	return result, version, err
-}
-
-func (e *explanation) fill(result resolve.Result) {
-	e.Image, e.ImageSource = result.Image, result.ImageSource
-	e.Format, e.FormatSource = string(result.Format), result.FormatSource
-	if fault := resolve.DeliveryFault(result.Pair); fault != "" {
-		e.Refused, e.Reason = fault+"; the operation would fail before the provider is called", "IgnitionNotDeliverable"
-	}
 }
 
 // print prints explanations; several, and those of a selection, are a list.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -41,15 +42,17 @@ func auditObject(ctx context.Context, kind string, raw []byte, reader *versions)
 
 // onlyStatus is what an object keeps when its spec is taken away.
 func onlyStatus(raw []byte) []byte {
-	var top map[string]any
-	if json.Unmarshal(raw, &top) != nil {
+	var kept struct {
+		Status stdjson.RawMessage `json:"status"`
+	}
+	if json.Unmarshal(raw, &kept) != nil {
 		return []byte("{}")
 	}
-	kept, err := json.Marshal(map[string]any{"status": top["status"]})
+	status, err := json.Marshal(kept)
 	if err != nil {
 		return []byte("{}")
 	}
-	return kept
+	return status
 }
 
 // judged is what the webhook says of a write of an object over what was there;

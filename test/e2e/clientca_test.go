@@ -29,25 +29,19 @@ func TestClientCertificateOfTheAPIServer(t *testing.T) {
 	require.NoError(t, err)
 	certPEM, keyPEM, err := ca.IssueClient(time.Hour, "kube-apiserver")
 	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(ours.Root, "docs", "operations.md"))
-	require.NoError(t, err)
-	_, section, found := strings.Cut(string(text), "\n## Only the API server may call\n")
-	require.True(t, found)
-	blocks := strings.Split(section, "```yaml\n")
-	require.Greater(t, len(blocks), 2, "an AdmissionConfiguration and a kubeconfig")
 	file := func(name string, content string) string {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 		return path
 	}
-	shown := func(block string) string {
-		block, _, _ = strings.Cut(block, "```")
+	shown := func(n int) string {
+		block := documented(t, "docs/operations.md", "## Only the API server may call", "yaml", n)
 		require.Contains(t, block, "/etc/kubernetes/hostformat/")
 		return strings.ReplaceAll(block, "/etc/kubernetes/hostformat/", dir+"/")
 	}
-	config := file("admission.yaml", shown(blocks[1]))
+	config := file("admission.yaml", shown(0))
 	// Here the webhook is reached at an address, and not through its Service.
-	kubeconfig := shown(blocks[2])
+	kubeconfig := shown(1)
 	require.Contains(t, kubeconfig, "name: "+certs.DNSNames()[0])
 	file("kubeconfig.yaml", strings.Replace(kubeconfig, certs.DNSNames()[0], "'*'", 1))
 	file("client.crt", string(certPEM))

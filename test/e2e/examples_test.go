@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -283,12 +282,9 @@ func TestHowto(t *testing.T) {
 		switch block[2] {
 		case "sh":
 			require.True(t, ok, "what fails says why: %s", printed)
-			cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", text)
-			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "KUBECONFIG="+cluster.Kubeconfig,
+			printed, err = shell(t, cluster, dir, text,
 				"PATH="+filepath.Dir(cluster.Program("webhook"))+":"+os.Getenv("KUBEBUILDER_ASSETS")+":"+os.Getenv("PATH"))
-			out, err := cmd.CombinedOutput()
-			printed, ok = string(out), err == nil
+			ok = err == nil
 			ran++
 		case "text":
 			require.Equal(t, text, printed)

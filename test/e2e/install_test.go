@@ -16,18 +16,20 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"unbounded-cloud.io/hostformat/certs"
+	"unbounded-cloud.io/hostformat/test/local"
 )
 
-// documented returns the n-th block of commands below a heading of a page.
-func documented(t *testing.T, page, heading string, n int) string {
+// documented returns the n-th block in a language, sh for commands, below a
+// heading of a page.
+func documented(t *testing.T, page, heading, language string, n int) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(ours.Root, page))
 	require.NoError(t, err)
 	_, section, found := strings.Cut(string(text), "\n"+heading+"\n")
 	require.True(t, found, "%s has a section %q", page, heading)
 	section, _, _ = strings.Cut(section, "\n## ")
-	blocks := strings.Split(section, "```sh\n")
-	require.Greater(t, len(blocks), n+1, "%s shows commands", heading)
+	blocks := strings.Split(section, "```"+language+"\n")
+	require.Greater(t, len(blocks), n+1, "%s shows %s", heading, language)
 	block, _, _ := strings.Cut(blocks[n+1], "```")
 	return block
 }
@@ -36,16 +38,17 @@ func documented(t *testing.T, page, heading string, n int) string {
 // returns what it prints.
 func run(t *testing.T, commands string) string {
 	t.Helper()
-	out, err := shell(t, commands)
+	out, err := shell(t, ours, ours.Root, commands)
 	require.NoError(t, err, "%s\n%s", commands, out)
 	return out
 }
 
-func shell(t *testing.T, commands string) (string, error) {
+// shell runs commands in a folder, for a cluster, and returns what they print.
+func shell(t *testing.T, cluster *local.Cluster, dir, commands string, env ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", commands)
-	cmd.Dir = ours.Root
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+ours.Kubeconfig)
+	cmd.Dir = dir
+	cmd.Env = append(append(os.Environ(), "KUBECONFIG="+cluster.Kubeconfig), env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -60,7 +63,7 @@ func TestInstall(t *testing.T) {
 		ways = []string{last, last}
 	}
 	shown := "manifests/webhook-only"
-	install, refuse, undo := documented(t, "README.md", "## Install it", 0), documented(t, "README.md", "## Install it", 1), documented(t, "README.md", "## Undo it", 0)
+	install, refuse, undo := documented(t, "README.md", "## Install it", "sh", 0), documented(t, "README.md", "## Install it", "sh", 1), documented(t, "README.md", "## Undo it", "sh", 0)
 	require.Contains(t, install, shown)
 	require.Contains(t, undo, shown)
 	for n := range 100 {
@@ -87,7 +90,7 @@ func TestInstall(t *testing.T) {
 			installed = last
 		}
 		run(t, strings.ReplaceAll(install, shown, installed))
-		out, err = shell(t, refuse)
+		out, err = shell(t, ours, ours.Root, refuse)
 		require.Error(t, err, "install %d: a bad object is refused at once", n)
 		require.Contains(t, out, "spec.machineSelector: Required value: must select by at least one label")
 	}
@@ -202,7 +205,7 @@ func TestMissingCertificate(t *testing.T) {
 		}
 	}, podPatience, interval)
 	i.scale(t, certManager, "cert-manager", 1)
-	run(t, documented(t, "README.md", "## Install it", 0))
+	run(t, documented(t, "README.md", "## Install it", "sh", 0))
 	require.NoError(t, i.write(t.Context()), "in the same second")
 	for _, pod := range i.pods(t, webhookDeployment) {
 		require.Zero(t, pod.Status.ContainerStatuses[0].RestartCount)

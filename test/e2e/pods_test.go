@@ -296,7 +296,7 @@ func TestScaledToNothing(t *testing.T) {
 	}
 
 	t.Run("the gate is opened and closed again", func(t *testing.T) {
-		run(t, documented(t, "docs/operations.md", "## The webhook is down", 0))
+		run(t, documented(t, "docs/operations.md", "## The webhook is down", "sh", 0))
 		require.Eventually(t, func() bool {
 			out, err := ours.Kubectl(t.Context(), nil, "annotate", "machine", machine, "a=b", "--overwrite")
 			t.Log(out)
