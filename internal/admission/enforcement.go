@@ -20,17 +20,18 @@ const (
 var Enforcements = []string{string(Deny), string(Warn), string(WarnExceptFrozen)}
 
 // split tells the faults that a write is refused for from those it is only
-// warned of.
+// warned of. An enforcement that is none of the known ones refuses.
 func (e Enforcement) split(errs field.ErrorList) (refused, tolerated field.ErrorList) {
 	for _, err := range errs {
-		if e == Deny || (e == WarnExceptFrozen && slices.Contains(freezing, err.Origin)) {
-			refused = append(refused, err)
-		} else {
+		if e == Warn || (e == WarnExceptFrozen && !slices.Contains(freezing, err.Origin)) {
 			tolerated = append(tolerated, err)
+		} else {
+			refused = append(refused, err)
 		}
 	}
 	return refused, tolerated
 }
 
-// freezing are the rules that keep a frozen pair, and what it was made for.
-var freezing = []string{"frozenPair", "frozenOperation"}
+// freezing are the rules that keep a frozen pair, and what it was made for. A
+// second entry of a Machine is among them: it could hold another pair.
+var freezing = []string{"frozenPair", "frozenOperation", "uniqueTarget"}

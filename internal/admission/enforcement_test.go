@@ -29,12 +29,14 @@ func TestEnforcement(t *testing.T) {
 		"pair":       {"machineoperations/status", frozenTarget, "status: {targets: []}", "frozenPair", "status.targets[worker-1]: Required value: may not be removed", true},
 		"operation": {"machineoperations", "{spec: {operationKind: HostReplace, machineRef: worker-1}, " + frozenTarget + "}", "spec: {operationKind: HostReplace, machineRef: worker-2}",
 			"frozenOperation", "spec.machineRef: Forbidden", true},
+		"second entry": {"machineoperations/status", frozenTarget, "status: {targets: [{machineRef: worker-1, input: {hostImage: img-a, provisioningFormat: CloudInit}}, {machineRef: worker-1}]}",
+			"uniqueTarget", "status.targets[1].machineRef: Duplicate value", true},
 	} {
-		for _, enforcement := range []Enforcement{Deny, Warn, WarnExceptFrozen} {
+		for _, enforcement := range []Enforcement{Deny, Warn, WarnExceptFrozen, "", "unknown"} {
 			t.Run(name+"/"+string(enforcement), func(t *testing.T) {
 				response := answer(validate, enforcement, request(t, test.resource, test.was, test.now))
 				require.Equal(t, test.rule, response.AuditAnnotations["rules"])
-				if enforcement == Deny || (enforcement == WarnExceptFrozen && test.frozen) {
+				if enforcement != Warn && (enforcement != WarnExceptFrozen || test.frozen) {
 					require.False(t, response.Allowed)
 					require.Equal(t, "denied", response.AuditAnnotations["outcome"])
 					require.Equal(t, int32(http.StatusUnprocessableEntity), response.Result.Code)
