@@ -1,6 +1,9 @@
 package admission
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 const inert = "spec.template.host.provisioningFormat: has no effect without an image beside it"
 
@@ -21,6 +24,9 @@ func templateRows() map[string]row {
 			want: []cause{{invalid, "spec.template.host.image", "U+200B, found at position 4"}}},
 		"a bad format, stored": {was: "spec: {template: {host: {image: img-t, provisioningFormat: weird}}}", now: "spec: {priority: 3, template: {host: {image: img-t, provisioningFormat: weird}}}",
 			warn: []string{"spec.template.host.provisioningFormat: stored before and still wrong"}},
+		"a long image": {now: "spec: {template: {host: {image: " + strings.Repeat("a", 2049) + "}}}",
+			want: []cause{{tooLong, "spec.template.host.image", "may not be longer than 2048 bytes, and has 2049"}}},
+		"image of the wrong shape":    {now: "spec: {template: {host: {image: 7}}}", want: []cause{{typeInvalid, "spec.template.host.image", "7: must be a string"}}},
 		"spec of the wrong shape":     {now: "spec: 1", want: []cause{{typeInvalid, "spec", "1: must be an object"}}},
 		"template of the wrong shape": {now: "spec: {template: oops}", want: []cause{{typeInvalid, "spec.template", `"oops": must be an object`}}},
 		"host of the wrong shape":     {now: "spec: {template: {host: [1]}}", want: []cause{{typeInvalid, "spec.template.host", "[1]: must be an object"}}},

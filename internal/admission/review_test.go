@@ -91,6 +91,7 @@ func post(t testing.TB, path string, r *admissionv1.AdmissionRequest) *admission
 	require.NoError(t, err)
 	response := postRaw(t, path, "application/json", body)
 	require.Equal(t, r.UID, response.UID)
+	requireTravelled(t, path, r, response)
 	return response
 }
 

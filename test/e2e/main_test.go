@@ -37,6 +37,8 @@ import (
 var (
 	ours, foreign *local.Cluster
 	given         = os.Getenv("KUBECONFIG") != ""
+	// everyWrite tests without the matchConditions, on local control planes.
+	everyWrite = os.Getenv("HOSTFORMAT_EVERY_WRITE") != ""
 )
 
 func TestMain(m *testing.M) {
@@ -52,7 +54,7 @@ func runTests(ctx context.Context, m *testing.M) int {
 	}
 	for cluster, crds := range map[**local.Cluster]string{&ours: "", &foreign: "testdata/foreign-crds"} {
 		var err error
-		if *cluster, err = local.Start(ctx, local.Options{CRDs: crds, Log: os.Stderr}); err != nil {
+		if *cluster, err = local.Start(ctx, local.Options{CRDs: crds, EveryWrite: everyWrite, Log: os.Stderr}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

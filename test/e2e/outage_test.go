@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// With the webhook gone, what travels to it fails closed, everything else goes
-// on, and all heals when it is back.
+// With the webhook gone, what it would have something to say of fails closed,
+// everything else goes on, and all heals when it is back.
 func TestOutage(t *testing.T) {
 	needsLocal(t)
 	c := newClient(t, ours)
@@ -47,11 +48,16 @@ func TestOutage(t *testing.T) {
 	})
 	t.Run("what travels to the webhook fails closed", func(t *testing.T) {
 		for _, test := range []struct{ webhook, resource, name, body, sub string }{
-			{"machines.mutate", "machines", machine, `{"spec":{"host":{"image":"img-b"}}}`, ""},
-			{"machines.mutate", "machines", machine, `{"metadata":{"labels":{"a":"b"}}}`, ""},
+			{"machines.mutate", "machines", machine, `{"spec":{"host":{"image":" img-b"}}}`, ""},
+			{"machines.validate", "machines", machine, `{"spec":{"host":{"image":"img\u200bb"}}}`, ""},
+			{"machines.validate", "machines", machine, `{"spec":{"host":{"provisioningFormat":null}}}`, ""},
 			{"machineoperations.validate", "machineoperations", operation, `{"spec":{"machineRef":"worker-9"}}`, ""},
-			{"machineoperations-status.mutate", "machineoperations", operation, `{"status":{"targets":[]}}`, "status"},
+			{"machineoperations-status.validate", "machineoperations", operation, `{"status":{"targets":[]}}`, "status"},
+			{"machineoperations-status.mutate", "machineoperations", operation, `{"status":{"targets":[{"machineRef":"b","input":{"hostImage":" b"}}]}}`, "status"},
 		} {
+			if everyWrite { // the first direction is asked of each
+				test.webhook = strings.NewReplacer("machines.validate", "machines.mutate", "status.validate", "status.mutate").Replace(test.webhook)
+			}
 			var subresources []string
 			if test.sub != "" {
 				subresources = []string{test.sub}
@@ -62,10 +68,27 @@ func TestOutage(t *testing.T) {
 			require.ErrorContains(t, err, "connection refused")
 		}
 		for resource, text := range map[string]string{
-			"machines": "{}", "machineconfigurations": "{}", "machineconfigurationversions": "spec: {version: 1}", "machineoperations": replace1,
+			"machines": `spec: {host: {image: "a\tb"}}`, "machineconfigurations": "spec: {template: {host: {image: ' a'}}}",
+			"machineconfigurationversions": "spec: {version: 1, template: {host: {image: ' a'}}}",
+			"machineoperations":            "spec: {operationKind: HostReplace, machineSelector: {}}",
 		} {
 			_, err := c.of(resource).Create(t.Context(), object(t, resource, uniqueName(), text), metav1.CreateOptions{})
-			require.ErrorContains(t, err, "failed calling webhook")
+			require.ErrorContains(t, err, "failed calling webhook", resource)
+		}
+	})
+	t.Run("what the webhook has nothing to say of goes on", func(t *testing.T) {
+		if everyWrite {
+			t.Skip("every write travels")
+		}
+		require.NoError(t, patch("machines", machine, `{"metadata":{"labels":{"a":"b"}}}`))
+		require.NoError(t, patch("machines", machine, `{"spec":{"host":{"image":"img-b"}}}`))
+		require.NoError(t, patch("machineoperations", operation, `{"metadata":{"finalizers":["example.com/a"]}}`))
+		require.NoError(t, patch("machineoperations", operation, `{"metadata":{"finalizers":null}}`))
+		require.NoError(t, patch("machineoperations", operation, `{"status":{"phase":"InProgress"}}`, "status"))
+		for resource, text := range map[string]string{
+			"machines": "{}", "machineconfigurations": "{}", "machineconfigurationversions": "spec: {version: 1}", "machineoperations": replace1,
+		} {
+			store(t, c, resource, object(t, resource, uniqueName(), text))
 		}
 	})
 	t.Run("deletion is free", func(t *testing.T) {

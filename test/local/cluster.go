@@ -33,6 +33,9 @@ type Options struct {
 	Simulated string
 	// APIServer are more flags of the API server, without their dashes.
 	APIServer map[string]string
+	// EveryWrite leaves out the matchConditions: the webhook is asked of every
+	// write that its rules name.
+	EveryWrite bool
 	// Args are more flags of the webhook, which win over all others.
 	Args []string
 	// Log takes what is being done, one line each, and what the webhook logs.

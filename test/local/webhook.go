@@ -170,7 +170,8 @@ func (c *Cluster) ClientConfig(path string) admissionregistrationv1.WebhookClien
 }
 
 // WebhookConfigurations returns what manifests/base/webhook.yaml ships, with nothing
-// changed but the client configuration.
+// changed but the client configuration and, if every write is to travel, the
+// conditions.
 func (c *Cluster) WebhookConfigurations() (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	text, err := os.ReadFile(filepath.Join(c.Root, "manifests", "base", "webhook.yaml"))
 	if err != nil {
@@ -191,10 +192,16 @@ func (c *Cluster) WebhookConfigurations() (*admissionregistrationv1.MutatingWebh
 	for i := range mutating.Webhooks {
 		w := &mutating.Webhooks[i]
 		w.ClientConfig = c.ClientConfig(*w.ClientConfig.Service.Path)
+		if c.options.EveryWrite {
+			w.MatchConditions = nil
+		}
 	}
 	for i := range validating.Webhooks {
 		w := &validating.Webhooks[i]
 		w.ClientConfig = c.ClientConfig(*w.ClientConfig.Service.Path)
+		if c.options.EveryWrite {
+			w.MatchConditions = nil
+		}
 	}
 	return mutating, validating, nil
 }

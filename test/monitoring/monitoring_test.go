@@ -72,7 +72,7 @@ func TestRun(t *testing.T) {
 	restart := func(args ...string) {
 		t.Helper()
 		require.NoError(t, cluster.StopWebhook())
-		require.ErrorContains(t, fleet.create("machines", "refused", "spec: {}"), "failed calling webhook")
+		require.ErrorContains(t, fleet.create("machines", "refused", "spec: {host: {image: ' a'}}"), "failed calling webhook")
 		require.NoError(t, cluster.StartWebhook(ctx, slices.Concat(serving, args)...))
 	}
 
