@@ -33,6 +33,18 @@ func TestManifestsApply(t *testing.T) {
 		apply("-k", filepath.Join(foreign.Root, "manifests", way))
 	}
 
+	// Every write can be made to travel, as docs/reference.md shows it.
+	overlay := t.TempDir()
+	text := documented(t, "docs/reference.md", "## Which writes travel", "yaml", 0)
+	require.NoError(t, os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o644))
+	require.NoError(t, os.Symlink(filepath.Join(foreign.Root, "manifests"), filepath.Join(overlay, "manifests")))
+	for _, dir := range []string{filepath.Join(foreign.Root, "manifests", "standalone"), overlay} {
+		rendered, err := foreign.Kubectl(t.Context(), nil, "kustomize", "--load-restrictor=LoadRestrictionsNone", dir)
+		require.NoError(t, err, rendered)
+		require.Equal(t, dir == overlay, !strings.Contains(rendered, "matchConditions"))
+		require.Contains(t, rendered, "machines.validate.hostformat.unbounded-cloud.io")
+	}
+
 	// What a release consists of.
 	dist := t.TempDir()
 	const image = "registry.example.com:5000/hostformat@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
