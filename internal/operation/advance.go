@@ -119,8 +119,8 @@ func (r *Reconciler) prepare(ctx context.Context, op *record, index int) (*call,
 		r.fail(op, index, "IgnitionNotDeliverable", fault+"; the provider was not called")
 		return nil, nil
 	}
-	if reason, message := pinFault(input, machine); reason != "" {
-		r.fail(op, index, reason, message)
+	if reason, message := resolve.PinFault(input, machine); reason != "" {
+		r.fail(op, index, string(reason), message)
 		return nil, nil
 	}
 	name, providerID := resolve.Provider(machine)
@@ -156,7 +156,8 @@ func (r *Reconciler) prepare(ctx context.Context, op *record, index int) (*call,
 func (r *Reconciler) readTarget(ctx context.Context, op *record, index int) (*v1alpha3.Machine, error) {
 	machine, err := r.readMachine(ctx, op.Status.Targets[index].MachineRef)
 	if apierrors.IsNotFound(err) {
-		r.fail(op, index, "MachineNotFound", "the Machine does not exist any more")
+		reason, message := resolve.PinFault(v1alpha3.OperationInput{}, nil)
+		r.fail(op, index, string(reason), message)
 		return nil, nil
 	}
 	if err != nil {
@@ -183,8 +184,8 @@ func (r *Reconciler) makeCalls(ctx context.Context, op *record, calls []call) ti
 		if machine == nil {
 			continue
 		}
-		if reason, message := pinFault(c.input, machine); reason != "" {
-			r.fail(op, c.index, reason, message)
+		if reason, message := resolve.PinFault(c.input, machine); reason != "" {
+			r.fail(op, c.index, string(reason), message)
 			continue
 		}
 		log := logf.FromContext(ctx).WithValues("machine", target.MachineRef, "attempt", target.Attempts)

@@ -89,19 +89,3 @@ func (r resolved) from(source resolve.Source) string {
 		return " from " + string(source)
 	}
 }
-
-// pinFault says why a Machine is not the one that a target was frozen for.
-func pinFault(input v1alpha3.OperationInput, machine *v1alpha3.Machine) (reason, message string) {
-	provider, id := resolve.Provider(machine)
-	switch {
-	case machine.DeletionTimestamp != nil:
-		return "MachineDeleting", "the Machine is being deleted"
-	case input.MachineUID != "" && input.MachineUID != machine.UID:
-		return "MachineReplaced", fmt.Sprintf("the machine was replaced: the pair was frozen for a Machine of this name with UID %s, and this one has %s", input.MachineUID, machine.UID)
-	case input.Provider != "" && input.Provider != provider:
-		return "ProviderChanged", fmt.Sprintf("the pair was frozen for provider %q, and the Machine now says %q", input.Provider, provider)
-	case input.Provider != "" && input.ProviderID != id:
-		return "ProviderChanged", fmt.Sprintf("the pair was frozen for providerID %q, and the Machine now says %q", input.ProviderID, id)
-	}
-	return "", ""
-}

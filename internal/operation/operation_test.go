@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
 
@@ -213,31 +212,6 @@ func TestPatch(t *testing.T) {
 	require.JSONEq(t, `{"metadata":{"resourceVersion":"7"},"status":{"targets":[{"machineRef":"a","serial":9223372036854775807,"phase":"Failed"}]}}`, string(patch))
 	require.Contains(t, string(patch), "9223372036854775807")
 	require.NotContains(t, raw.Object["status"].(map[string]any)["targets"].([]any)[0], "phase", "what was read stays as it was")
-}
-
-func TestPinFault(t *testing.T) {
-	machine := func(uid, provider, id string) *v1alpha3.Machine {
-		m := &v1alpha3.Machine{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}}
-		m.Spec.Host = &v1alpha3.MachineHost{External: &v1alpha3.ExternalHost{Provider: provider, ProviderID: id}}
-		return m
-	}
-	input := v1alpha3.OperationInput{MachineUID: "u-1", Provider: "p", ProviderID: "c-1"}
-	for name, test := range map[string]struct {
-		machine *v1alpha3.Machine
-		reason  string
-	}{
-		"the same":           {machine("u-1", "p", "c-1"), ""},
-		"another Machine":    {machine("u-2", "p", "c-1"), "MachineReplaced"},
-		"another provider":   {machine("u-1", "q", "c-1"), "ProviderChanged"},
-		"another chassis":    {machine("u-1", "p", "c-2"), "ProviderChanged"},
-		"no chassis":         {machine("u-1", "p", ""), "ProviderChanged"},
-		"no provider at all": {&v1alpha3.Machine{ObjectMeta: metav1.ObjectMeta{UID: "u-1"}}, "ProviderChanged"},
-	} {
-		reason, _ := pinFault(input, test.machine)
-		require.Equal(t, test.reason, reason, name)
-	}
-	reason, _ := pinFault(v1alpha3.OperationInput{HostImage: "img-a"}, machine("u-2", "q", ""))
-	require.Empty(t, reason, "a snapshot of others pins nothing")
 }
 
 func TestUserData(t *testing.T) {

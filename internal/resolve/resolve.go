@@ -37,10 +37,11 @@ type Result struct {
 	ImageSource, FormatSource Source
 }
 
-// Reason classifies what makes a resolution impossible.
+// Reason classifies what makes a replacement impossible.
 type Reason string
 
-// The reasons. Each is terminal: trying again without an edit cannot help.
+// The reasons why nothing can be resolved. Each is terminal: trying again
+// without an edit cannot help.
 const (
 	FormatNotDeclared Reason = "FormatNotDeclared"
 	InvalidFormat     Reason = "InvalidFormat"
