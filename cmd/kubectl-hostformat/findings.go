@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/json"
 
-	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/admission"
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
@@ -98,32 +97,15 @@ func replacement(ctx context.Context, o object, reader *versions) []finding {
 // legacySnapshots are the targets of an operation that still have to be carried
 // out and whose format is not frozen.
 func legacySnapshots(o object) []finding {
-	var op struct {
-		Spec struct {
-			OperationKind string `json:"operationKind"`
-		} `json:"spec"`
-		Status struct {
-			Phase   v1alpha3.OperationPhase `json:"phase"`
-			Targets []struct {
-				MachineRef string                  `json:"machineRef"`
-				Phase      v1alpha3.OperationPhase `json:"phase"`
-				Input      struct {
-					Format any `json:"provisioningFormat"`
-				} `json:"input"`
-			} `json:"targets"`
-		} `json:"status"`
-	}
-	if json.Unmarshal(o.raw, &op) != nil || op.Spec.OperationKind != string(v1alpha3.HostReplace) || op.Status.Phase.Finished() {
+	var operation map[string]any
+	if json.Unmarshal(o.raw, &operation) != nil {
 		return nil // what is of another shape was refused already
 	}
 	var findings []finding
-	for i, target := range op.Status.Targets {
-		if target.Phase.Finished() || (target.Input.Format != nil && target.Input.Format != "") {
-			continue
-		}
+	for _, target := range resolve.LegacyTargets(operation) {
 		findings = append(findings, finding{Finding: findLegacy, Rule: "legacySnapshot", Kind: o.Kind, Name: o.name(),
-			Field:   fmt.Sprintf("status.targets[%d].input.provisioningFormat", i),
-			Message: fmt.Sprintf("the snapshot for Machine %s is from before the format field: its format is resolved again at each attempt; let the operation finish, or delete it and create a new one", resolve.Excerpt(target.MachineRef))})
+			Field:   fmt.Sprintf("status.targets[%d].input.provisioningFormat", target.Index),
+			Message: fmt.Sprintf("the snapshot for Machine %s is from before the format field: its format is resolved again at each attempt; let the operation finish, or delete it and create a new one", resolve.Excerpt(target.Machine))})
 	}
 	return findings
 }

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // All labels are bounded: sources and phases by their types, providers by what
@@ -42,15 +43,15 @@ func init() { metrics.Registry.MustRegister(resolutions, providerCalls, legacyAt
 // is asked.
 type inventory struct{ cache client.Reader }
 
-// Describe implements prometheus.Collector.
+// Describe names the metrics that Collect makes.
 func (i *inventory) Describe(ch chan<- *prometheus.Desc) {
 	ch <- operationsDesc
 	ch <- legacyDesc
 	ch <- oldestDesc
 }
 
-// Collect implements prometheus.Collector. A cache that does not answer in time
-// is a scrape without these.
+// Collect counts what the cache holds. A cache that does not answer in time is a
+// scrape without these.
 func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -77,12 +78,7 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		oldest = max(oldest, time.Since(list.Items[n].GetCreationTimestamp().Time))
-		for _, target := range targets {
-			target, _ := target.(map[string]any)
-			if !v1alpha3.OperationPhase(text(target, "phase")).Finished() && text(target, "input", "provisioningFormat") == "" {
-				legacy++
-			}
-		}
+		legacy += len(resolve.LegacyTargets(op))
 	}
 	for phase, count := range phases {
 		ch <- prometheus.MustNewConstMetric(operationsDesc, prometheus.GaugeValue, float64(count), phase)
