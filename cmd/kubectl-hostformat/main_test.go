@@ -121,7 +121,7 @@ func TestCheckAgainstOtherCRDs(t *testing.T) {
 	require.NotContains(t, stdout, "futureKnob", "that one is known there")
 	_, stderr, code := in(t, "", "check", "-f", "-", "--with-crds="+t.TempDir())
 	require.Equal(t, 2, code)
-	require.Contains(t, stderr, "error: --with-crds: there is no *.yaml in ")
+	require.Contains(t, stderr, "error: --with-crds: there is no CRD of unbounded-cloud.io in ")
 }
 
 func TestExplainFiles(t *testing.T) {
