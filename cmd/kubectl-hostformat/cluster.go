@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
+	"net/url"
 	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,13 +46,25 @@ func (c *cluster) get(ctx context.Context, resource, name string) ([]byte, error
 }
 
 // answer returns the body of an answer, or what the API server says is wrong.
+// The error is an *unreachable where it says nothing.
 func answer(ctx context.Context, request *rest.Request) ([]byte, error) {
 	result := request.Do(ctx)
-	if err := result.Error(); err != nil {
+	err := result.Error()
+	if _, ok := errors.AsType[*url.Error](err); ok {
+		return nil, &unreachable{err}
+	}
+	if err != nil {
 		return nil, err
 	}
 	return result.Raw()
 }
+
+// unreachable is an error of the connection to the API server. Manifests may
+// come over the network, too, and a full disk is a net.Error.
+type unreachable struct{ err error }
+
+func (e *unreachable) Error() string { return e.err.Error() }
+func (e *unreachable) Unwrap() error { return e.err }
 
 // each hands over all objects of a resource that a selector matches, page by
 // page, and how many are left as far as the API server says. Where a page
@@ -99,7 +111,7 @@ func (c *cluster) each(ctx context.Context, resource, selector string, chunk int
 // explained adds to an error of the connection or the API server what to do
 // about it.
 func explained(err error) string {
-	var network net.Error
+	_, noAnswer := errors.AsType[*unreachable](err)
 	switch {
 	case clientcmd.IsEmptyConfig(err), clientcmd.IsConfigurationInvalid(err):
 		return err.Error() + "; name a cluster with --kubeconfig or --context, or use -f for manifests"
@@ -109,7 +121,7 @@ func explained(err error) string {
 		return err.Error() + "; log in again"
 	case apierrors.IsNotFound(err) && !hasName(err), meta.IsNoMatchError(err):
 		return "the cluster does not serve unbounded-cloud.io/v1alpha3; install the CRDs first, or name another cluster with --context"
-	case errors.As(err, &network):
+	case noAnswer:
 		return err.Error() + "; is this the right cluster? --kubeconfig or --context names another"
 	}
 	return err.Error()
