@@ -94,8 +94,13 @@ func (o *auditOptions) run(ctx context.Context) error {
 		seen := 0
 		err := c.each(ctx, r.plural, "", o.chunk, func(raw []byte, left int64) error {
 			seen++
+			findings := auditObject(ctx, r.kind, raw, reader)
+			if len(findings) > 0 {
+				progress.clear()
+			}
+			err := out.add(findings...)
 			progress.show(r.plural, seen, left, out.count)
-			return out.add(auditObject(ctx, r.kind, raw, reader)...)
+			return err
 		})
 		if err != nil {
 			progress.clear()
@@ -108,11 +113,13 @@ func (o *auditOptions) run(ctx context.Context) error {
 	return out.close()
 }
 
-// progress keeps one line up to date, a few times a second.
+// progress keeps one line up to date, a few times a second. Findings may go to
+// the same terminal: the line is cleared before they are printed, and drawn
+// again below them.
 type progress struct {
 	out  io.Writer
 	on   bool
-	last time.Time
+	last time.Time // it was drawn; zero where there is no line
 }
 
 func (p *progress) show(what string, seen int, left int64, found int) {
@@ -127,6 +134,7 @@ func (p *progress) show(what string, seen int, left int64, found int) {
 func (p *progress) clear() {
 	if p.on && !p.last.IsZero() {
 		fmt.Fprintf(p.out, "\r%*s\r", width-1, "")
+		p.last = time.Time{}
 	}
 }
 
