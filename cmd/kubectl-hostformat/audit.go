@@ -58,7 +58,7 @@ now, on an object that has none. Findings are:
 
   refuse   the webhook would refuse it
   trim     the webhook would trim the image
-  replace  a HostReplace of this Machine would be refused
+  replace  a HostReplace of this Machine would be refused, as explain says
   legacy   a target, not finished, whose snapshot has no format
   inert    a format of a template that has no image beside it, and no effect
 
@@ -183,19 +183,22 @@ func (r *report) printf(format string, args ...any) {
 	}
 }
 
+// ruleWidth is how long the longest rule or reason is.
+const ruleWidth = len(reasonNotDeliverable)
+
 func (r *report) text(f finding) {
 	paint := map[string]func(string) string{findRefuse: r.red, findReplace: r.red, findSchema: r.red}[f.Finding]
 	if paint == nil {
 		paint = r.yellow
 	}
 	if r.count == 1 {
-		r.printf("%s\n", r.bold(fmt.Sprintf("%-8s %-18s %s", "FINDING", "RULE", "OBJECT")))
+		r.printf("%s\n", r.bold(fmt.Sprintf("%-8s %-*s %s", "FINDING", ruleWidth, "RULE", "OBJECT")))
 	}
 	name := f.Kind + "/" + f.Name
 	if f.Source != "" {
 		name += "  (" + f.Source + ")"
 	}
-	r.printf("%s %-18s %s\n", paint(fmt.Sprintf("%-8s", f.Finding)), f.Rule, name)
+	r.printf("%s %-*s %s\n", paint(fmt.Sprintf("%-8s", f.Finding)), ruleWidth, f.Rule, name)
 	message := f.Message
 	if f.Field != "" {
 		message = f.Field + ": " + message

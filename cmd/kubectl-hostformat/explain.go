@@ -9,29 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/resource"
-
-	"unbounded-cloud.io/hostformat/api/v1alpha3"
-	"unbounded-cloud.io/hostformat/internal/resolve"
 )
-
-// explanation is what a HostReplace would freeze for a Machine now. Its JSON
-// names are an interface: adding one is fine, renaming one is not.
-type explanation struct {
-	Kind         string         `json:"kind"`
-	Name         string         `json:"name"`
-	Image        string         `json:"image"` // empty keeps the current one
-	ImageSource  resolve.Source `json:"imageSource"`
-	Format       string         `json:"format"`
-	FormatSource resolve.Source `json:"formatSource"`
-	Version      string         `json:"version,omitempty"` // of the template that the image comes from
-	Refused      string         `json:"refused"`           // why, and what to do; empty if it is not
-	Reason       string         `json:"reason,omitempty"`  // the same in one word
-	Note         string         `json:"note,omitempty"`    // what to keep in mind
-}
 
 type explainOptions struct {
 	config   *genericclioptions.ConfigFlags
@@ -93,7 +74,10 @@ func (o *explainOptions) run(ctx context.Context, args []string) error {
 		return err
 	}
 	// One list of all versions explains any number of Machines.
-	err = o.cluster.each(ctx, "machineconfigurationversions", "", defaultChunk, func(raw []byte, _ int64) error { return o.reader.add(raw) })
+	err = o.cluster.each(ctx, "machineconfigurationversions", "", defaultChunk, func(raw []byte, _ int64) error {
+		_ = o.reader.add(raw) // what cannot be read is told where a Machine refers to it
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -102,7 +86,7 @@ func (o *explainOptions) run(ctx context.Context, args []string) error {
 	}
 	var found []any
 	err = o.cluster.each(ctx, "machines", o.selector, defaultChunk, func(raw []byte, _ int64) error {
-		e, err := o.machine(ctx, raw)
+		e, err := explainMachine(ctx, o.reader, raw)
 		found = append(found, e)
 		return err
 	})
@@ -142,7 +126,7 @@ func (o *explainOptions) named(ctx context.Context, arg string) (any, error) {
 	case err != nil:
 		return nil, err
 	case resource == "machines":
-		return o.machine(ctx, raw)
+		return explainMachine(ctx, o.reader, raw)
 	default:
 		return o.operation(ctx, raw)
 	}
@@ -152,14 +136,12 @@ func (o *explainOptions) named(ctx context.Context, arg string) (any, error) {
 // that they hold.
 func (o *explainOptions) explainFiles(ctx context.Context) error {
 	var machines []object
-	err := manifests(o.config, o.streams.In, o.files, func(obj object, source string) error {
+	err := manifests(o.config, o.streams.In, o.files, func(obj object, _ string) error {
 		switch obj.Kind {
 		case "Machine":
 			machines = append(machines, obj)
 		case "MachineConfigurationVersion":
-			if err := o.reader.add(obj.raw); err != nil {
-				return fmt.Errorf("%s: %w", source, err)
-			}
+			_ = o.reader.add(obj.raw) // told where a Machine refers to it
 		}
 		return nil
 	})
@@ -171,71 +153,13 @@ func (o *explainOptions) explainFiles(ctx context.Context) error {
 	}
 	var found []any
 	for _, m := range machines {
-		e, err := o.machine(ctx, m.raw)
+		e, err := explainMachine(ctx, o.reader, m.raw)
 		if err != nil {
 			return err
 		}
 		found = append(found, e)
 	}
 	return o.print(found, len(machines) > 1)
-}
-
-// machine explains a Machine. One that cannot be read is refused, as it would
-// be by the controller: that is an answer, too.
-func (o *explainOptions) machine(ctx context.Context, raw []byte) (*explanation, error) {
-	machine, fault := readMachine(raw)
-	if machine == nil {
-		return &explanation{Kind: "Machine", Name: nameOf(raw), Refused: fault, Reason: "Unreadable"}, nil
-	}
-	return explainMachine(ctx, o.reader, machine)
-}
-
-// readMachine returns a Machine, or what is wrong with it.
-func readMachine(raw []byte) (*v1alpha3.Machine, string) {
-	machine := &v1alpha3.Machine{}
-	if err := json.Unmarshal(raw, machine); err != nil {
-		return nil, "the Machine cannot be read: " + err.Error() + "; correct the object"
-	}
-	return machine, ""
-}
-
-// explainMachine resolves a Machine as the controller does. The error is a
-// failure to read, not a resolution that is refused.
-func explainMachine(ctx context.Context, reader *versions, machine *v1alpha3.Machine) (*explanation, error) {
-	e := &explanation{Kind: "Machine", Name: machine.Name}
-	result, version, err := resolved(ctx, reader, machine)
-	if refusal, ok := errors.AsType[*resolve.Error](err); ok {
-		e.Refused, e.Reason = refusal.Message, string(refusal.Reason)
-		return e, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	e.Image, e.ImageSource = result.Image, result.ImageSource
-	e.Format, e.FormatSource = string(result.Format), result.FormatSource
-	if fault := resolve.DeliveryFault(result.Pair); fault != "" {
-		e.Refused, e.Reason = fault+"; the operation would fail before the provider is called", "IgnitionNotDeliverable"
-	}
-	observed := machine.Status.ObservedProvisioningFormat
-	if result.FormatSource != resolve.FromObservation && observed != "" && observed != result.Format {
-		e.Note = fmt.Sprintf("the host is observed to run %s; keep the declaration of %s until its agent has reported that", observed, result.Format)
-	}
-	if result.ImageSource == resolve.FromTemplate {
-		e.Version = version.Name
-	}
-	return e, nil
-}
-
-// resolved resolves a Machine, with the version that it refers to if that is
-// asked.
-func resolved(ctx context.Context, reader *versions, machine *v1alpha3.Machine) (result resolve.Result, version *v1alpha3.MachineConfigurationVersion, err error) {
-	if resolve.NeedsVersion(machine) {
-		if version, err = resolve.Version(ctx, reader, *machine.Spec.ConfigurationRef); err != nil {
-			return result, nil, err
-		}
-	}
-	result, err = resolve.Machine(machine, version)
-	return result, version, err
 }
 
 // print prints explanations; several, and those of a selection, are a list.
@@ -294,12 +218,4 @@ func refusedAny(found []any) error {
 		}
 	}
 	return nil
-}
-
-func nameOf(raw []byte) string {
-	o, err := parse(raw)
-	if err != nil {
-		return "(unreadable)"
-	}
-	return o.name()
 }

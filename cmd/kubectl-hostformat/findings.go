@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	stdjson "encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -80,18 +79,11 @@ func judged(o object, subresource string, was []byte) []finding {
 
 // replacement is why a HostReplace of a Machine would be refused now, if so.
 func replacement(ctx context.Context, o object, reader *versions) []finding {
-	refused := func(reason, message string) []finding {
-		return []finding{{Finding: findReplace, Rule: reason, Kind: o.Kind, Name: o.name(), Message: message}}
+	e, err := explainMachine(ctx, reader, o.raw)
+	if err != nil || e.Refused == "" {
+		return nil // reading from memory does not fail
 	}
-	machine, fault := readMachine(o.raw)
-	if machine == nil {
-		return refused("Unreadable", fault)
-	}
-	_, _, err := resolved(ctx, reader, machine)
-	if refusal, ok := errors.AsType[*resolve.Error](err); ok {
-		return refused(string(refusal.Reason), refusal.Message)
-	}
-	return nil // reading from memory does not fail otherwise
+	return []finding{{Finding: findReplace, Rule: e.Reason, Kind: o.Kind, Name: o.name(), Message: e.Refused}}
 }
 
 // legacySnapshots are the targets of an operation that still have to be carried

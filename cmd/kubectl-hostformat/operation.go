@@ -64,7 +64,7 @@ func (o *explainOptions) target(ctx context.Context, target v1alpha3.OperationTa
 	switch {
 	case err == nil:
 		machine, _ = readMachine(raw)
-		if t.Now, err = o.machine(ctx, raw); err != nil {
+		if t.Now, err = explainMachine(ctx, o.reader, raw); err != nil {
 			return t, err
 		}
 	case !apierrors.IsNotFound(err) || !hasName(err):
