@@ -170,6 +170,12 @@ type OperationTarget struct {
 	Input *OperationInput `json:"input,omitempty"`
 }
 
+// Accepted tells whether the provider has taken the call for this target: from
+// then on it is asked how far it has come, and is not called again.
+func (t OperationTarget) Accepted() bool {
+	return t.ProviderOperation != nil && t.ProviderOperation.OperationID != ""
+}
+
 // ProviderOperation is a call as its provider knows it.
 type ProviderOperation struct {
 	// Provider that the call was made to.

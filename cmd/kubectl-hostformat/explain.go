@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,11 +33,12 @@ func newExplain(streams genericiooptions.IOStreams) *cobra.Command {
 		Short: "Show which image and format a HostReplace would freeze now, and why",
 		Long: `Show which image and format a HostReplace would freeze for a Machine now, where
 each half comes from, and whether it would be refused. Of an operation, show its
-frozen pairs, what its Machines say today, and how they differ. With -f no
-cluster is asked: Machines and versions come from the files.
+frozen pairs, what its Machines say today, how they differ, and which targets
+the controller would fail. With -f no cluster is asked: Machines and versions
+come from the files.
 
-Exit status: 0 if all could be replaced, 1 if one would be refused, 2 if the
-question could not be answered.`,
+Exit status: 0 if nothing would be refused, 1 if a Machine or an unfinished
+target would be, 2 if the question could not be answered.`,
 		Example: `  kubectl hostformat explain machine/worker-1
   kubectl hostformat explain -l rack=7 -o wide
   kubectl hostformat explain mop/swap-7xk2p -o json
@@ -210,10 +212,8 @@ func refusedAny(found []any) error {
 				return errFindings
 			}
 		case *operationExplanation:
-			for _, t := range e.Targets {
-				if t.Refused != "" || (!t.Frozen && t.Now != nil && t.Now.Refused != "") {
-					return errFindings
-				}
+			if slices.ContainsFunc(e.Targets, func(t targetExplanation) bool { return t.Refused != "" }) {
+				return errFindings
 			}
 		}
 	}

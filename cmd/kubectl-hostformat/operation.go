@@ -19,6 +19,8 @@ type operationExplanation struct {
 	Name    string              `json:"name"`
 	Phase   string              `json:"phase"`
 	Targets []targetExplanation `json:"targets"`
+
+	over bool // nothing is going to happen any more
 }
 
 type targetExplanation struct {
@@ -26,11 +28,19 @@ type targetExplanation struct {
 	Phase   string       `json:"phase"`
 	Image   string       `json:"image"`
 	Format  string       `json:"format"`
-	Frozen  bool         `json:"frozen"` // whole: with a format
-	Refused string       `json:"refused"`
-	Now     *explanation `json:"now"`     // what the Machine says; null if it is gone
-	Differs []string     `json:"differs"` // of image, format, machineUID, provider, providerID
+	Frozen  bool         `json:"frozen"`           // whole: with a format
+	Refused string       `json:"refused"`          // why the controller would fail it; empty if it would not
+	Reason  string       `json:"reason,omitempty"` // the same in one word
+	Now     *explanation `json:"now"`              // what the Machine says; null if it is gone
+	Differs []string     `json:"differs"`          // of image, format, machineUID, provider, providerID
+
+	taken bool // it stands in the status
+	over  bool // nothing is going to happen to it any more
 }
+
+// manyTargets is from how many targets on all Machines are listed, where each
+// would else take a read of its own.
+const manyTargets = 20
 
 // operation explains the targets of an operation or, before they are frozen,
 // the Machine that it names.
@@ -42,14 +52,20 @@ func (o *explainOptions) operation(ctx context.Context, raw []byte) (*operationE
 	if op.Spec.OperationKind != v1alpha3.HostReplace {
 		return nil, fmt.Errorf("MachineOperation %s is a %s; only a HostReplace freezes an image and a format", op.Name, op.Spec.OperationKind)
 	}
-	e := &operationExplanation{Kind: "MachineOperation", Name: op.Name, Phase: string(op.Status.Phase), Targets: []targetExplanation{}}
-	targets := op.Status.Targets
-	if len(targets) == 0 && op.Spec.MachineRef != "" {
+	e := &operationExplanation{Kind: "MachineOperation", Name: op.Name, Phase: string(op.Status.Phase), Targets: []targetExplanation{},
+		over: op.Status.Phase.Finished() || op.DeletionTimestamp != nil}
+	targets, taken := op.Status.Targets, len(op.Status.Targets) > 0
+	if !taken && op.Spec.MachineRef != "" && !e.over {
 		targets = []v1alpha3.OperationTarget{{MachineRef: op.Spec.MachineRef}}
 	}
+	machines, err := o.machinesOf(ctx, targets)
+	if err != nil {
+		return nil, err
+	}
 	for _, target := range targets {
-		t, err := o.target(ctx, target, len(op.Status.Targets) > 0)
-		if err != nil {
+		t := targetExplanation{Machine: target.MachineRef, Phase: string(target.Phase), Differs: []string{},
+			taken: taken, over: e.over || target.Phase.Finished()}
+		if err := t.explain(ctx, o.reader, target, machines[target.MachineRef]); err != nil {
 			return nil, err
 		}
 		e.Targets = append(e.Targets, t)
@@ -57,45 +73,93 @@ func (o *explainOptions) operation(ctx context.Context, raw []byte) (*operationE
 	return e, nil
 }
 
-func (o *explainOptions) target(ctx context.Context, target v1alpha3.OperationTarget, taken bool) (targetExplanation, error) {
-	t := targetExplanation{Machine: target.MachineRef, Phase: string(target.Phase), Differs: []string{}}
-	var machine *v1alpha3.Machine // nil if it is gone, or cannot be read
-	raw, err := o.cluster.get(ctx, "machines", target.MachineRef)
-	switch {
-	case err == nil:
-		machine, _ = readMachine(raw)
-		if t.Now, err = explainMachine(ctx, o.reader, raw); err != nil {
-			return t, err
+// machinesOf reads the Machines of targets. One that does not exist is not
+// among them.
+func (o *explainOptions) machinesOf(ctx context.Context, targets []v1alpha3.OperationTarget) (map[string][]byte, error) {
+	machines := map[string][]byte{}
+	if len(targets) < manyTargets {
+		for _, target := range targets {
+			raw, err := o.cluster.get(ctx, "machines", target.MachineRef)
+			switch {
+			case err == nil:
+				machines[target.MachineRef] = raw
+			case !apierrors.IsNotFound(err) || !hasName(err):
+				return nil, err
+			}
 		}
-	case !apierrors.IsNotFound(err) || !hasName(err):
-		return t, err
+		return machines, nil
 	}
-	if !taken {
-		return t, nil
+	wanted := map[string]bool{}
+	for _, target := range targets {
+		wanted[target.MachineRef] = true
+	}
+	err := o.cluster.each(ctx, "machines", "", defaultChunk, func(raw []byte, _ int64) error {
+		if name := nameOf(raw); wanted[name] {
+			machines[name] = slices.Clone(raw) // the rest of its page is not kept
+		}
+		return nil
+	})
+	return machines, err
+}
+
+// explain fills in what a target has frozen, what its Machine says today, and
+// why the controller would fail it.
+func (t *targetExplanation) explain(ctx context.Context, reader *versions, target v1alpha3.OperationTarget, raw []byte) (err error) {
+	var machine *v1alpha3.Machine // nil if it is gone, or cannot be read
+	if raw != nil {
+		machine, _ = readMachine(raw)
+		if t.Now, err = explainMachine(ctx, reader, raw); err != nil {
+			return err
+		}
+	}
+	if !t.taken {
+		if t.Now == nil {
+			t.Reason, t.Refused = string(resolve.MachineNotFound), "the Machine does not exist; an operation does not wait for it: create a new one when it does"
+		} else {
+			t.Reason, t.Refused = t.Now.Reason, t.Now.Refused
+		}
+		return nil
 	}
 	var input v1alpha3.OperationInput
 	if target.Input != nil {
 		input = *target.Input
 	}
 	pair := resolve.Pair{Image: resolve.TrimImage(input.HostImage), Format: input.ProvisioningFormat}
-	t.Image, t.Format, t.Frozen = pair.Image, string(pair.Format), pair.Format != ""
-	switch {
-	case t.Frozen:
-		if t.Refused = resolve.PairFault(pair); t.Refused == "" {
-			t.Refused = resolve.DeliveryFault(pair)
-		}
-	case machine != nil: // a legacy snapshot takes the format of today
-		result, err := resolve.Snapshot(input.HostImage, machine)
-		if err != nil {
-			t.Refused = err.Error()
-		} else {
-			t.Format, t.Refused = string(result.Format), resolve.DeliveryFault(result.Pair)
-		}
+	t.Frozen = pair.Format != ""
+	if !t.over && !target.Accepted() {
+		t.judge(&pair, input, machine)
+	}
+	t.Image, t.Format = pair.Image, string(pair.Format)
+	if machine != nil {
+		t.Differs = differences(input, *t, machine)
+	}
+	return nil
+}
+
+// judge says why the controller would fail a target that it has yet to call a
+// provider for, in the order in which it asks. A snapshot from before the format
+// field takes the format of today.
+func (t *targetExplanation) judge(pair *resolve.Pair, input v1alpha3.OperationInput, machine *v1alpha3.Machine) {
+	if machine == nil && t.Now != nil {
+		t.Reason, t.Refused = t.Now.Reason, t.Now.Refused
+		return
 	}
 	if machine != nil {
-		t.Differs = differences(input, t, machine)
+		if t.Frozen {
+			if fault := resolve.PairFault(*pair); fault != "" {
+				t.Reason, t.Refused = reasonInvalidPair, fault
+				return
+			}
+		} else {
+			result, err := resolve.Snapshot(input.HostImage, machine)
+			if err != nil {
+				t.Reason, t.Refused = reasonNotResolved, err.Error()
+				return
+			}
+			*pair = result.Pair
+		}
 	}
-	return t, nil
+	t.Reason, t.Refused = beforeCall(*pair, input, machine)
 }
 
 // differences names what a Machine says otherwise today than a target froze.
@@ -104,7 +168,7 @@ func differences(input v1alpha3.OperationInput, t targetExplanation, machine *v1
 	provider, id := resolve.Provider(machine)
 	for name, different := range map[string]bool{
 		"image":      t.Now.Image != t.Image,
-		"format":     t.Now.Format != t.Format,
+		"format":     t.Format != "" && t.Now.Format != t.Format,
 		"machineUID": input.MachineUID != "" && input.MachineUID != machine.UID,
 		"provider":   input.Provider != "" && input.Provider != provider,
 		"providerID": input.Provider != "" && input.ProviderID != id,

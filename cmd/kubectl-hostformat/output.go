@@ -14,8 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/yaml"
-
-	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // outputs are what -o takes.
@@ -121,103 +119,4 @@ func wrap(text string, width int) []string {
 		used += length
 	}
 	return append(lines, line.String())
-}
-
-func (w writer) describe(value any) {
-	switch e := value.(type) {
-	case *explanation:
-		fmt.Fprintln(w, w.bold(e.Kind+" "+e.Name))
-		w.pair("  ", e)
-	case *operationExplanation:
-		fmt.Fprintln(w, w.bold(e.Kind+" "+e.Name))
-		w.field("  ", "phase", shownOr(e.Phase), nil)
-		if len(e.Targets) == 0 {
-			w.field("  ", "targets", "none yet; those that spec.machineSelector selects are frozen when it begins", nil)
-		}
-		for _, t := range e.Targets {
-			w.target(t)
-		}
-	}
-}
-
-func (w writer) pair(indent string, e *explanation) {
-	if e.Format != "" {
-		w.field(indent, "image", shownImage(e)+", "+source(e.ImageSource, e.Version), nil)
-		w.field(indent, "format", e.Format+", "+source(e.FormatSource, e.Version), nil)
-	}
-	if e.Refused == "" {
-		w.field(indent, "refused", "no", w.green)
-	} else {
-		w.field(indent, "refused", e.Reason+": "+e.Refused, w.red)
-	}
-	if e.Note != "" {
-		w.field(indent, "note", e.Note, w.yellow)
-	}
-}
-
-func (w writer) target(t targetExplanation) {
-	fmt.Fprintf(w, "  target %s\n", w.bold(t.Machine))
-	switch {
-	case t.Frozen:
-		w.field("    ", "frozen", shownKept(t.Image)+", "+t.Format, nil)
-	case t.Format != "":
-		w.field("    ", "snapshot", shownKept(t.Image)+", "+t.Format+" as of today: it is from before the format field, and its format may still change", w.yellow)
-	default:
-		w.field("    ", "frozen", "not yet", nil)
-	}
-	if t.Refused != "" {
-		w.field("    ", "refused", t.Refused, w.red)
-	}
-	if t.Now == nil {
-		w.field("    ", "today", "the Machine does not exist", w.red)
-		return
-	}
-	if t.Frozen && len(t.Differs) == 0 {
-		w.field("    ", "today", "the Machine says the same", w.green)
-		return
-	}
-	fmt.Fprintln(w, "    today the Machine says")
-	w.pair("      ", t.Now)
-	if len(t.Differs) > 0 {
-		w.field("    ", "differs", strings.Join(t.Differs, ", "), w.yellow)
-	}
-}
-
-// source says for people where half a pair comes from.
-func source(source resolve.Source, version string) string {
-	switch source {
-	case resolve.FromMachine:
-		return "declared in the Machine"
-	case resolve.FromTemplate:
-		return "from MachineConfigurationVersion " + version
-	case resolve.FromObservation:
-		return "as its agent observed"
-	case resolve.FromFallback:
-		return "as a legacy fallback: nothing is declared or observed"
-	case resolve.Kept:
-		return "which the host has"
-	default:
-		return string(source)
-	}
-}
-
-func shownImage(e *explanation) string {
-	if e.Format == "" {
-		return "-"
-	}
-	return shownKept(e.Image)
-}
-
-func shownKept(image string) string {
-	if image == "" {
-		return "(the current image)"
-	}
-	return resolve.Excerpt(image)
-}
-
-func shownOr(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }

@@ -30,7 +30,7 @@ func next(t v1alpha3.OperationTarget) action {
 	switch {
 	case t.Phase.Finished():
 		return none
-	case t.ProviderOperation != nil && t.ProviderOperation.OperationID != "":
+	case t.Accepted():
 		return poll
 	case t.Attempts > 0:
 		return lookUp

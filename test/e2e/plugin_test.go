@@ -64,9 +64,9 @@ func TestExplainOperation(t *testing.T) {
 	store(t, c, "machineoperations", object(t, "machineoperations", operation, "{spec: {operationKind: HostReplace, machineRef: "+machine+"}, status: {phase: InProgress, targets: ["+
 		"{machineRef: "+machine+", input: {hostImage: img-a, provisioningFormat: CloudInit}}, {machineRef: gone, input: {hostImage: img-c}}]}}"))
 	stdout, stderr, code := plugin(t, ours, "explain", "mop/"+operation)
-	require.Zero(t, code, stderr)
+	require.Equal(t, 1, code, "the controller would fail the target whose Machine is gone: %s", stderr)
 	for _, words := range []string{"MachineOperation " + operation, "phase     InProgress", "frozen    img-a, CloudInit", "image     img-b, declared in the Machine",
-		"differs   format, image", "target gone", "today     the Machine does not exist"} {
+		"differs   format, image", "target gone", "refused   MachineNotFound: the Machine does not exist any more", "today     the Machine does not exist"} {
 		require.Contains(t, stdout, words)
 	}
 	require.NotContains(t, stdout, "\x1b", "colours are for terminals")
@@ -77,10 +77,10 @@ func TestExplainOperation(t *testing.T) {
 	var e struct {
 		Kind, Phase string
 		Targets     []struct {
-			Machine, Image, Format string
-			Frozen                 bool
-			Now                    *explained
-			Differs                []string
+			Machine, Image, Format, Refused, Reason string
+			Frozen                                  bool
+			Now                                     *explained
+			Differs                                 []string
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(stdout), &e))
@@ -89,6 +89,8 @@ func TestExplainOperation(t *testing.T) {
 	require.Equal(t, []string{"format", "image"}, e.Targets[0].Differs)
 	require.Equal(t, "img-b", e.Targets[0].Now.Image)
 	require.True(t, e.Targets[0].Frozen)
+	require.Empty(t, e.Targets[0].Refused)
+	require.Equal(t, "MachineNotFound", e.Targets[1].Reason)
 	require.False(t, e.Targets[1].Frozen)
 	require.Nil(t, e.Targets[1].Now)
 }

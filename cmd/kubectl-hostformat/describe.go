@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"unbounded-cloud.io/hostformat/internal/resolve"
+)
+
+// describe writes what explain says of one object.
+func (w writer) describe(value any) {
+	switch e := value.(type) {
+	case *explanation:
+		fmt.Fprintln(w, w.bold(e.Kind+" "+e.Name))
+		w.pair("  ", e)
+	case *operationExplanation:
+		fmt.Fprintln(w, w.bold(e.Kind+" "+e.Name))
+		w.field("  ", "phase", shownOr(e.Phase), nil)
+		switch {
+		case len(e.Targets) > 0:
+		case e.over:
+			w.field("  ", "targets", "none; it ended before one was frozen", nil)
+		default:
+			w.field("  ", "targets", "none yet; those that spec.machineSelector selects are frozen when it begins", nil)
+		}
+		for _, t := range e.Targets {
+			w.target(t)
+		}
+	}
+}
+
+func (w writer) pair(indent string, e *explanation) {
+	if e.Format != "" {
+		w.field(indent, "image", shownImage(e)+", "+source(e.ImageSource, e.Version), nil)
+		w.field(indent, "format", e.Format+", "+source(e.FormatSource, e.Version), nil)
+	}
+	if e.Refused == "" {
+		w.field(indent, "refused", "no", w.green)
+	} else {
+		w.field(indent, "refused", e.Reason+": "+e.Refused, w.red)
+	}
+	if e.Note != "" {
+		w.field(indent, "note", e.Note, w.yellow)
+	}
+}
+
+// target describes a target of an operation: what it has frozen, why it would
+// fail, and what its Machine says today.
+func (w writer) target(t targetExplanation) {
+	fmt.Fprintf(w, "  target %s\n", w.bold(t.Machine))
+	const legacy = "it is from before the format field"
+	switch {
+	case !t.taken:
+		w.field("    ", "frozen", "not yet", nil)
+	case t.Frozen:
+		w.field("    ", "frozen", shownKept(t.Image)+", "+t.Format, nil)
+	case t.Format != "":
+		w.field("    ", "snapshot", shownKept(t.Image)+", "+t.Format+" as of today: "+legacy+", and its format may still change", w.yellow)
+	case t.over:
+		w.field("    ", "snapshot", shownKept(t.Image)+", without a format: "+legacy, nil)
+	default:
+		w.field("    ", "snapshot", shownKept(t.Image)+", and no format today: "+legacy, w.yellow)
+	}
+	if t.Refused != "" && (t.taken || t.Now == nil) {
+		w.field("    ", "refused", t.Reason+": "+t.Refused, w.red)
+	}
+	missing := w.red
+	if t.over {
+		missing = w.yellow // nothing depends on it any more
+	}
+	switch {
+	case t.Now == nil:
+		w.field("    ", "today", "the Machine does not exist", missing)
+	case t.taken && t.Now.Reason == reasonUnreadable && t.Refused != t.Now.Refused:
+		w.field("    ", "today", t.Now.Refused, missing)
+	case t.taken && t.Reason == reasonUnreadable:
+		// That has just been said.
+	case t.Frozen && len(t.Differs) == 0:
+		w.field("    ", "today", "the Machine says the same", w.green)
+	default:
+		fmt.Fprintln(w, "    today the Machine says")
+		w.pair("      ", t.Now)
+		if len(t.Differs) > 0 {
+			w.field("    ", "differs", strings.Join(t.Differs, ", "), w.yellow)
+		}
+	}
+}
+
+// source says for people where half a pair comes from.
+func source(source resolve.Source, version string) string {
+	switch source {
+	case resolve.FromMachine:
+		return "declared in the Machine"
+	case resolve.FromTemplate:
+		return "from MachineConfigurationVersion " + version
+	case resolve.FromObservation:
+		return "as its agent observed"
+	case resolve.FromFallback:
+		return "as a legacy fallback: nothing is declared or observed"
+	case resolve.Kept:
+		return "which the host has"
+	default:
+		return string(source)
+	}
+}
+
+func shownImage(e *explanation) string {
+	if e.Format == "" {
+		return "-"
+	}
+	return shownKept(e.Image)
+}
+
+func shownKept(image string) string {
+	if image == "" {
+		return "(the current image)"
+	}
+	return resolve.Excerpt(image)
+}
+
+func shownOr(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
