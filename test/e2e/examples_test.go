@@ -241,66 +241,6 @@ func (e example) words(cluster *local.Cluster) string {
 	return e.refused
 }
 
-// The commands of docs/howto.md print what it says, and its overlay is one.
-func TestHowto(t *testing.T) {
-	needsLocal(t)
-	page, err := os.ReadFile("../../docs/howto.md")
-	require.NoError(t, err)
-	cluster, err := local.Start(t.Context(), local.Options{Controllers: "*,machineconfiguration", Log: &lockedBuffer{}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
-	c := newClient(t, cluster)
-
-	// The fleet that the page takes for granted.
-	const external = "external: {provider: Simulated, providerID: bay}"
-	of := func(more string) string {
-		return "metadata: {labels: {example.com/rack: '3'}}\nspec: {" + more + "}\n" + ignition
-	}
-	store(t, c, "machineconfigurations", object(t, "machineconfigurations", "rack3", "spec: {template: {host: {image: flatcar-4230, provisioningFormat: Ignition}}}"))
-	for name, text := range map[string]string{
-		"worker-1": "spec: {host: {image: flatcar-4230, provisioningFormat: Ignition, " + external + "}}\n" + ignition,
-		"worker-2": of("configurationRef: {name: rack3}, host: {" + external + "}"),
-		"worker-3": of("configurationRef: {name: rack3, version: 1}, host: {" + external + "}"),
-		"worker-4": "spec: {host: {image: flatcar-4230, " + external + "}}\n" + ignition, // reported after the image was set
-	} {
-		store(t, c, "machines", object(t, "machines", name, text))
-	}
-	out, err := cluster.Kubectl(t.Context(), nil, "wait", "mcv/rack3-v1", "--for=create", "--timeout=30s")
-	require.NoError(t, err, out)
-	writeStatus(t, c, "machineconfigurationversions", object(t, "machineconfigurationversions", "rack3-v1", "status: {deployed: true}"))
-	dir := t.TempDir()
-	require.NoError(t, os.Symlink(cluster.Root, filepath.Join(dir, "hostformat")))
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "manifests"), 0o755))
-	manifest, err := os.ReadFile("testdata/invalid/fleetSelector.yaml")
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "manifests", "replace-all.yaml"), manifest, 0o600))
-
-	blocks := regexp.MustCompile("(?ms)^( *)```(\\w+)\n(.*?)^ *```$").FindAllStringSubmatch(string(page), -1)
-	printed, ran, ok := "", 0, true
-	for _, block := range blocks {
-		text := regexp.MustCompile("(?m)^"+block[1]).ReplaceAllString(block[3], "")
-		switch block[2] {
-		case "sh":
-			require.True(t, ok, "what fails says why: %s", printed)
-			printed, err = shell(t, cluster, dir, text,
-				"PATH="+filepath.Dir(cluster.Program("webhook"))+":"+os.Getenv("KUBEBUILDER_ASSETS")+":"+os.Getenv("PATH"))
-			ok = err == nil
-			ran++
-		case "text":
-			require.Equal(t, text, printed)
-			ok = true // a finding is one
-		case "yaml":
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600))
-			rendered, err := cluster.Kubectl(t.Context(), nil, "kustomize", dir)
-			require.NoError(t, err, rendered)
-			require.Contains(t, rendered, "- --enforcement=warn\n")
-			require.Contains(t, rendered, "image: registry.example.com/hostformat:v1.2.3\n")
-		}
-	}
-	require.True(t, ok, printed)
-	require.Equal(t, 5, ran, "every block of commands is found")
-}
-
 func resourceOf(t *testing.T, kind string) string {
 	t.Helper()
 	for resource, k := range kinds {
