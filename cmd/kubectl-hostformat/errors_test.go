@@ -42,7 +42,7 @@ func (fullDisk) Write([]byte) (int, error) {
 
 func TestOutputThatFails(t *testing.T) {
 	cluster := head + "Machine\nmetadata: {name: a}\n"
-	for _, args := range [][]string{{"check", "-f", "-"}, {"check", "-f", "-", "-o", "json"}, {"explain", "-f", "-", "-o", "json"}} {
+	for _, args := range [][]string{{"check", "-f", "-"}, {"check", "-f", "-", "-o", "json"}, {"explain", "-f", "-", "-o", "json"}, {"explain", "-f", "-"}} {
 		streams, in, _, errs := genericiooptions.NewTestIOStreams()
 		in.WriteString(cluster)
 		streams.Out = fullDisk{}

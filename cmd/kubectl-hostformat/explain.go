@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/resource"
+
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 type explainOptions struct {
@@ -176,31 +179,50 @@ func (o *explainOptions) print(found []any, list bool) error {
 	if done, err := printAs(o.streams.Out, o.output, value); done || err != nil {
 		return cmp.Or(err, refusedAny(found))
 	}
-	w := newWriter(o.streams.Out)
-	if !list {
-		w.describe(found[0])
-		return refusedAny(found)
-	}
-	if len(found) == 0 {
+	if list && len(found) == 0 {
 		fmt.Fprintln(o.streams.ErrOut, "No Machines found.")
 		return nil
 	}
+	var text bytes.Buffer
+	w := writer{&text, newWriter(o.streams.Out).colours}
+	var machines []*explanation
+	for _, one := range found {
+		if e, ok := one.(*explanation); ok && list {
+			machines = append(machines, e)
+		} else {
+			w.describe(one)
+		}
+	}
+	if len(machines) > 0 {
+		if err := printTable(&text, explanationTable(machines, o.output == "wide"), o.output == "wide"); err != nil {
+			return err
+		}
+	}
+	_, err := o.streams.Out.Write(text.Bytes())
+	return cmp.Or(err, refusedAny(found))
+}
+
+// explanationTable makes a row of each Machine. Unless it is to be wide, images
+// are cut to what fits beside names, which may be copied, and reasons.
+func explanationTable(machines []*explanation, wide bool) *metav1.Table {
 	table := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
 		{Name: "Name", Type: "string"}, {Name: "Image", Type: "string"}, {Name: "Format", Type: "string"}, {Name: "Refused", Type: "string"},
 		{Name: "Image from", Type: "string", Priority: 1}, {Name: "Format from", Type: "string", Priority: 1}, {Name: "Message", Type: "string", Priority: 1},
 	}}
-	for _, one := range found {
-		e, ok := one.(*explanation)
-		if !ok {
-			w.describe(one)
-			continue
+	const between, least = 3, len("(the current image)")
+	name, format, reason := len("NAME"), len("FORMAT"), len("REFUSED")
+	for _, e := range machines {
+		name, format, reason = max(name, len(e.Name)), max(format, len(e.Format)), max(reason, len(e.Reason))
+	}
+	room := max(width-name-format-reason-3*between, least)
+	for _, e := range machines {
+		image := shownImage(e)
+		if !wide {
+			image = resolve.Cut(image, room)
 		}
-		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{e.Name, shownImage(e), shownOr(e.Format), shownOr(e.Reason), shownOr(string(e.ImageSource)), shownOr(string(e.FormatSource)), e.Refused}})
+		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{e.Name, image, shownOr(e.Format), shownOr(e.Reason), shownOr(string(e.ImageSource)), shownOr(string(e.FormatSource)), e.Refused}})
 	}
-	if err := printTable(o.streams.Out, table, o.output == "wide"); err != nil {
-		return err
-	}
-	return refusedAny(found)
+	return table
 }
 
 // refusedAny is errFindings if anything that was explained is refused.
