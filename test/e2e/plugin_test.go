@@ -111,6 +111,21 @@ func TestExplainSelection(t *testing.T) {
 	require.Contains(t, stderr, "No Machines found.")
 }
 
+// kubectl completes the words of the plugin through the script that
+// docs/reference.md shows.
+func TestPluginCompletion(t *testing.T) {
+	needsLocal(t)
+	dir := t.TempDir()
+	script := documented(t, "docs/reference.md", "## `kubectl hostformat`", "sh", 0)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "kubectl_complete-hostformat"), []byte(script), 0o700))
+	path := strings.Join([]string{dir, filepath.Dir(ours.Program("kubectl-hostformat")), os.Getenv("KUBEBUILDER_ASSETS"), os.Getenv("PATH")}, string(os.PathListSeparator))
+	for typed, want := range map[string]string{"''": "audit\t", "explain --al": "--all\t", "audit -o ''": "wide\n"} {
+		out, err := shell(t, ours, dir, "kubectl __complete hostformat "+typed, "PATH="+path)
+		require.NoError(t, err, out)
+		require.Contains(t, out, want)
+	}
+}
+
 // Errors say what to do, in one line.
 func TestPluginErrors(t *testing.T) {
 	needsLocal(t)
