@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
-	"sync"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,7 +45,7 @@ func (g guardOf[T]) edits(req admission.Request) ([]edit, error) {
 	if g.trim == nil {
 		return nil, nil
 	}
-	was, now, err := views[T](req)
+	was, now, _, err := views[T](req)
 	if err != nil {
 		return nil, err
 	}
@@ -54,46 +53,36 @@ func (g guardOf[T]) edits(req admission.Request) ([]edit, error) {
 }
 
 func (g guardOf[T]) judge(req admission.Request) (verdict, error) {
-	was, now, err := views[T](req)
+	was, now, specChanged, err := views[T](req)
 	if err != nil {
 		return verdict{}, err
 	}
 	if g.needsStored && req.Operation == admissionv1.Update && absent(req.OldObject.Raw) {
 		return verdict{}, fmt.Errorf("an update of %s cannot be judged without the stored object", req.Kind.Kind)
 	}
-	return g.rules(was, now, sync.OnceValue(func() bool { return specDiffers(req.OldObject.Raw, req.Object.Raw) })), nil
+	return g.rules(was, now, specChanged), nil
 }
 
-// views decodes the two objects of a review. Without a stored object, was is
-// empty.
-func views[T any](req admission.Request) (was, now *T, err error) {
-	was, now = new(T), new(T)
+// views reads the two objects of a review. Without a stored object, was is
+// empty. Whether the spec has changed compares fields that no view knows, too.
+func views[T any](req admission.Request) (was, now *T, specChanged func() bool, err error) {
 	if absent(req.Object.Raw) {
-		return nil, nil, fmt.Errorf("the review of %s %s holds no object", req.Operation, req.Kind.Kind)
+		return nil, nil, nil, fmt.Errorf("the review of %s %s holds no object", req.Operation, req.Kind.Kind)
 	}
-	if err := json.Unmarshal(req.Object.Raw, now); err != nil {
-		return nil, nil, fmt.Errorf("the object of the review cannot be read: %w", err)
+	now, after, err := read[T](req.Object.Raw)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("the object of the review cannot be read: %w", err)
 	}
+	was, before := new(T), map[string]any{}
 	if req.Operation == admissionv1.Update && !absent(req.OldObject.Raw) {
-		if err := json.Unmarshal(req.OldObject.Raw, was); err != nil {
-			return nil, nil, fmt.Errorf("the stored object of the review cannot be read: %w", err)
+		if was, before, err = read[T](req.OldObject.Raw); err != nil {
+			return nil, nil, nil, fmt.Errorf("the stored object of the review cannot be read: %w", err)
 		}
 	}
-	return was, now, nil
+	return was, now, func() bool { return !reflect.DeepEqual(before["spec"], after["spec"]) }, nil
 }
 
 func absent(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }
-
-// specDiffers compares whole specs, fields that no view knows included.
-func specDiffers(was, now []byte) bool {
-	var a, b struct {
-		Spec any `json:"spec"`
-	}
-	if json.Unmarshal(was, &a) != nil || json.Unmarshal(now, &b) != nil {
-		return true
-	}
-	return !reflect.DeepEqual(a.Spec, b.Spec)
-}
 
 // mutate answers with the edits. A review of the wrong shape is let through as
 // it is: the schema, which the API server applies next, words that better.

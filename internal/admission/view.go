@@ -1,8 +1,9 @@
 package admission
 
 import (
-	"bytes"
 	stdjson "encoding/json"
+	"errors"
+	"reflect"
 
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -14,22 +15,66 @@ import (
 // rules read, so that a value elsewhere which Go would refuse blocks nobody.
 // Keys match by exact case and integers stay exact, as on the API server.
 //
-// Decoding a node never fails. JSON of another type leaves V zero and is kept
-// in wrong, for the rule named shape to report; null is the same as absent.
+// Reading a node never fails. JSON of another type leaves V zero and is kept in
+// wrong, for the rule named shape to report; null is the same as absent.
 type node[T any] struct {
 	V     T
 	wrong string
 }
 
-// UnmarshalJSON implements the decoding described at node.
-func (n *node[T]) UnmarshalJSON(data []byte) error {
-	*n = node[T]{}
-	// All that V contains are nodes, which take anything. So an error can only
-	// mean that this value itself is of another type.
-	if err := json.Unmarshal(data, &n.V); err != nil {
-		*n = node[T]{wrong: string(bytes.TrimSpace(data))}
+// read decodes an object and takes the view of it. The object is decoded once,
+// however deep the view: its values are picked from the result.
+func read[T any](raw []byte) (view *T, object map[string]any, err error) {
+	if err := json.Unmarshal(raw, &object); err != nil {
+		return nil, nil, err
 	}
-	return nil
+	if object == nil {
+		return nil, nil, errors.New("it is null")
+	}
+	view = new(T)
+	pick(reflect.ValueOf(view).Elem(), object)
+	return view, object, nil
+}
+
+// pick sets a value from decoded JSON, and tells whether it has that type. All
+// that a view consists of are nodes.
+func pick(into reflect.Value, value any) bool {
+	switch into.Kind() {
+	case reflect.Struct:
+		fields, ok := value.(map[string]any)
+		for i := 0; ok && i < into.NumField(); i++ {
+			if v, there := fields[into.Type().Field(i).Tag.Get("json")]; there {
+				into.Field(i).Addr().Interface().(picker).pick(v)
+			}
+		}
+		return ok
+	case reflect.Slice:
+		items, ok := value.([]any)
+		into.Set(reflect.MakeSlice(into.Type(), len(items), len(items)))
+		for i, v := range items {
+			into.Index(i).Addr().Interface().(picker).pick(v)
+		}
+		return ok
+	}
+	v := reflect.ValueOf(value)
+	if !v.Type().AssignableTo(into.Type()) {
+		return false
+	}
+	into.Set(v)
+	return true
+}
+
+type picker interface{ pick(value any) }
+
+func (n *node[T]) pick(value any) {
+	if value == nil || pick(reflect.ValueOf(&n.V).Elem(), value) {
+		return
+	}
+	text, err := stdjson.Marshal(value)
+	if err != nil { // what was decoded from JSON can be encoded
+		text = []byte(err.Error())
+	}
+	*n = node[T]{wrong: string(text)}
 }
 
 // shown is what messages show of a node, cut where it is long.
