@@ -71,25 +71,39 @@ var conditions = sync.OnceValues(func() (map[string]map[string]condition, error)
 // is false for a review that the API server never makes.
 func travels(t testing.TB, path string, r *admissionv1.AdmissionRequest) (travels bool, cost int64, ours bool) {
 	t.Helper()
+	ask := asked(t, path, r)
+	if ask == nil {
+		return true, 0, false
+	}
+	travels, cost = ask()
+	return travels, cost, true
+}
+
+// asked prepares the question; it is nil for a review that the API server never
+// makes.
+func asked(t testing.TB, path string, r *admissionv1.AdmissionRequest) func() (travels bool, cost int64) {
+	t.Helper()
 	all, err := conditions()
 	require.NoError(t, err)
 	c, ours := all[path][resource(r)]
 	was, now, ok := asStored(r)
 	if _, guarded := guards[r.Kind]; !guarded || !ours || !ok {
-		return true, 0, false
+		return nil
 	}
 	attributes := admission.NewAttributesRecord(now, was, schema.GroupVersionKind(r.Kind), "", r.Name, schema.GroupVersionResource(r.Resource), r.SubResource, admission.Operation(r.Operation), nil, false, nil)
-	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedKind: schema.GroupVersionKind(r.Kind),
-		VersionedObject: admission.NewLazyObject(now), VersionedOldObject: admission.NewLazyObject(was)}
-	results, left, err := c.evaluator.ForInput(t.Context(), versioned, r, cel.OptionalVariableBindings{}, nil, celconfig.RuntimeCELCostBudgetMatchConditions)
-	require.NoError(t, err)
-	require.Len(t, results, c.count)
-	travels = true
-	for _, result := range results {
-		require.NoError(t, result.Error, "%s\nwas %s\nnow %s", resource(r), r.OldObject.Raw, r.Object.Raw)
-		travels = travels && result.EvalResult.Value() == true
+	return func() (bool, int64) {
+		versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedKind: schema.GroupVersionKind(r.Kind),
+			VersionedObject: admission.NewLazyObject(now), VersionedOldObject: admission.NewLazyObject(was)}
+		results, left, err := c.evaluator.ForInput(t.Context(), versioned, r, cel.OptionalVariableBindings{}, nil, celconfig.RuntimeCELCostBudgetMatchConditions)
+		require.NoError(t, err)
+		require.Len(t, results, c.count)
+		sent := true
+		for _, result := range results {
+			require.NoError(t, result.Error, "%s\nwas %s\nnow %s", resource(r), r.OldObject.Raw, r.Object.Raw)
+			sent = sent && result.EvalResult.Value() == true
+		}
+		return sent, celconfig.RuntimeCELCostBudgetMatchConditions - left
 	}
-	return travels, celconfig.RuntimeCELCostBudgetMatchConditions - left, true
 }
 
 func resource(r *admissionv1.AdmissionRequest) string {
