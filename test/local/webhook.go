@@ -154,6 +154,9 @@ func (c *Cluster) endWebhook(signal syscall.Signal) error {
 // Done is closed when the webhook has ended, for whatever reason.
 func (c *Cluster) Done() <-chan struct{} { return c.webhook.done }
 
+// WebhookPID is the process of the webhook, while it runs.
+func (c *Cluster) WebhookPID() int { return c.webhook.cmd.Process.Pid }
+
 func (c *Cluster) mintCertificate() (err error) {
 	if c.ca == nil {
 		if c.ca, err = certs.NewCA(); err != nil {
