@@ -9,6 +9,8 @@ TOOL := go tool -modfile=go.tools.mod
 IMAGE ?= hostformat:latest
 DIST ?= dist
 FUZZTIME ?= 5m
+ROUNDS ?= 300
+MACHINES ?= 100000
 VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 GENERATED := api manifests/crds manifests/cert-manager/certificates.yaml
@@ -49,9 +51,9 @@ verify: ## Check generated files, modules, format and lint; scan for vulnerabili
 		$(MAKE) --no-print-directory generate > /dev/null; \
 		diff <(echo "$$before") <(sum) || { echo "they were out of date and are made anew: commit them"; exit 1; }
 	@echo "verify: modules are tidy"
-	@for module in . test/controlplane test/certmanager test/monitoring; do go -C $$module mod tidy -diff; done
+	@for module in . test/controlplane test/certmanager test/monitoring test/performance; do go -C $$module mod tidy -diff; done
 	@echo "verify: lint (builds the linter first, some minutes when cold)"
-	@$(TOOL) golangci-lint run ./... && go -C test/controlplane vet . && go -C test/monitoring vet ./...
+	@$(TOOL) golangci-lint run ./... && for module in controlplane monitoring performance; do go -C test/$$module vet ./...; done
 	@echo "verify: known vulnerabilities"
 	@if ! curl --silent --fail --head --max-time 20 --output /dev/null https://vuln.go.dev/index/db.json; then \
 		echo "skipped: the vulnerability database cannot be reached from here"; \
@@ -85,6 +87,10 @@ fuzz: ## Fuzz reviews, rules, resolution and configs, FUZZTIME each; a find is k
 		dir=$$(dirname "$$(grep -rl "^func $$target(" internal)"); echo "fuzz: $$target in $$dir, $(FUZZTIME)"; \
 		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$dir"; \
 	done
+
+.PHONY: bench
+bench: ## Measure calls and whole requests beside others (about 20 minutes); ROUNDS, MACHINES.
+	@$(ASSETS); test/performance/bench.sh "$(ROUNDS)" "$(MACHINES)"
 
 .PHONY: release
 release: ## Write into DIST what installs IMAGE: a file for each way in, and their sums.
