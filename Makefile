@@ -19,7 +19,7 @@ ASSETS := export KUBEBUILDER_ASSETS; KUBEBUILDER_ASSETS="$$(go -C test/controlpl
 
 .PHONY: help
 help: ## Say what can be made.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build the static binaries into bin/.
