@@ -1,0 +1,232 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/operation"
+	"unbounded-cloud.io/hostformat/internal/operation/simulated"
+)
+
+// reader passes reads on, and does something before or instead.
+type reader struct {
+	ctrlclient.Reader
+	get  func(context.Context, ctrlclient.ObjectKey, ctrlclient.Object) (handled bool, err error)
+	list func(ctrlclient.ObjectList)
+}
+
+func (r reader) Get(ctx context.Context, key ctrlclient.ObjectKey, o ctrlclient.Object, opts ...ctrlclient.GetOption) error {
+	if r.get != nil {
+		if handled, err := r.get(ctx, key, o); handled {
+			return err
+		}
+	}
+	return r.Reader.Get(ctx, key, o, opts...)
+}
+
+func (r reader) List(ctx context.Context, l ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
+	err := r.Reader.List(ctx, l, opts...)
+	if r.list != nil {
+		r.list(l)
+	}
+	return err
+}
+
+// noIndex lets a plain client stand in for a cache with its index.
+type noIndex struct{ ctrlclient.Reader }
+
+func (n noIndex) List(ctx context.Context, l ctrlclient.ObjectList, _ ...ctrlclient.ListOption) error {
+	return n.Reader.List(ctx, l)
+}
+
+func newReconciler(t *testing.T, live func(ctrlclient.Reader) ctrlclient.Reader) (*operation.Reconciler, string) {
+	t.Helper()
+	s := runtime.NewScheme()
+	require.NoError(t, v1alpha3.AddToScheme(s))
+	writer, err := ctrlclient.New(ours.Config, ctrlclient.Options{Scheme: s})
+	require.NoError(t, err)
+	userData, err := operation.NewUserData(nil)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	return &operation.Reconciler{
+		Live: live(writer), Cache: noIndex{writer}, Writer: writer, Recorder: events.NewFakeRecorder(100),
+		Providers: map[string]operation.Provider{simulated.Name: &simulated.Provider{Options: simulated.Options{ForgetKeys: true}, Store: &simulated.DirStore{Dir: dir}}},
+		UserData:  userData, Clock: clock.RealClock{}, Backoff: operation.Backoff{Base: time.Millisecond, Cap: time.Millisecond}, PollInterval: time.Millisecond,
+	}, dir
+}
+
+// reconcileUntilFinished drives a reconciler by hand. Errors are tried again.
+func reconcileUntilFinished(t *testing.T, c client, r *operation.Reconciler, name string) *unstructured.Unstructured {
+	t.Helper()
+	var last error
+	for range 100 {
+		_, last = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+		if op := get(t, c, "machineoperations", name); phase(op) == "Complete" || phase(op) == "Failed" {
+			return op
+		}
+	}
+	require.Fail(t, "no end", "%v: %v", last, get(t, c, "machineoperations", name).Object["status"])
+	return nil
+}
+
+// The list of versions changes between any two reads: image and format come
+// from one and the same version all the same.
+func TestVersionsAreReadOnce(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	machine := uniqueName()
+	version := func(number int) {
+		format := []string{"CloudInit", "Ignition"}[number%2]
+		v := object(t, "machineconfigurationversions", fmt.Sprintf("%s-v%d", machine, number), fmt.Sprintf("spec: {version: %d, template: {host: {image: img-%s-%d, provisioningFormat: %s}}}", number, format, number, format))
+		v.SetLabels(map[string]string{v1alpha3.ConfigurationLabel: machine})
+		store(t, c, "machineconfigurationversions", v)
+	}
+	version(1)
+	store(t, c, "machines", object(t, "machines", machine, "spec: {"+host("")+", configurationRef: {name: "+machine+"}}"))
+	number := 1
+	change := func() { number++; version(number) }
+	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader {
+		return reader{Reader: live, list: func(l ctrlclient.ObjectList) {
+			if _, ok := l.(*v1alpha3.MachineConfigurationVersionList); ok {
+				change()
+			}
+		}, get: func(context.Context, ctrlclient.ObjectKey, ctrlclient.Object) (bool, error) {
+			change()
+			return false, nil
+		}}
+	})
+	for range 10 {
+		name := newOperation(t, c, machine)
+		op := reconcileUntilFinished(t, c, r, name)
+		input := inputOf(t, op)
+		require.True(t, strings.HasPrefix(input["hostImage"].(string), "img-"+input["provisioningFormat"].(string)+"-"), "%v", input)
+		require.NoError(t, c.of("machineoperations").Delete(t.Context(), name, metav1.DeleteOptions{}))
+	}
+	require.Greater(t, number, 20)
+}
+
+// Reads that lag by five writes, over a provider that forgets: what was not
+// recorded on top of the newest state is not called.
+func TestReadsThatLag(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	machine := newMachine(t, c)
+	name := newOperation(t, c, machine)
+	var seen []*unstructured.Unstructured // every state that was there, oldest first
+	var reads atomic.Int32
+	r, dir := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader {
+		return reader{Reader: live, get: func(ctx context.Context, key ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
+			u, ok := o.(*unstructured.Unstructured)
+			if !ok || key.Name != name {
+				return false, nil
+			}
+			fresh := u.DeepCopy()
+			if err := live.Get(ctx, key, fresh); err != nil {
+				return true, err
+			}
+			if len(seen) == 0 || seen[len(seen)-1].GetResourceVersion() != fresh.GetResourceVersion() {
+				seen = append(seen, fresh)
+			}
+			// Five reads in six are of an older state, each in turn.
+			n := int(reads.Add(1))
+			back := n % 6
+			seen[max(0, len(seen)-1-back)].DeepCopyInto(u)
+			return true, nil
+		}}
+	})
+	op := reconcileUntilFinished(t, c, r, name)
+	require.Equal(t, "Complete", phase(op), message(op))
+	for range 12 {
+		_, _ = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+	}
+	record, err := (&simulated.DirStore{Dir: dir}).Get(t.Context(), simulated.ID(string(op.GetUID())+"/"+machine))
+	require.NoError(t, err)
+	require.Equal(t, 1, record.DestructiveCalls)
+	require.Equal(t, op.Object["status"], get(t, c, "machineoperations", name).Object["status"])
+}
+
+// A read that fails is tried again; it is never taken for "not found".
+func TestReadsThatFail(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	machine := uniqueName()
+	v := object(t, "machineconfigurationversions", machine+"-v1", "spec: {version: 1, template: {host: {image: img-t, provisioningFormat: CloudInit}}}")
+	v.SetLabels(map[string]string{v1alpha3.ConfigurationLabel: machine})
+	store(t, c, "machineconfigurationversions", v)
+	store(t, c, "machines", object(t, "machines", machine, "spec: {"+host("")+", configurationRef: {name: "+machine+", version: 1}}"))
+	reads := map[string]int{}
+	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader {
+		return reader{Reader: live, get: func(_ context.Context, _ ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
+			kind := fmt.Sprintf("%T", o)
+			if reads[kind]++; reads[kind] <= 3 {
+				return true, apierrors.NewInternalError(errors.New("boom"))
+			}
+			return false, nil
+		}}
+	})
+	op := reconcileUntilFinished(t, c, r, newOperation(t, c, machine))
+	require.Equal(t, "Complete", phase(op), message(op))
+	require.Equal(t, "img-t", inputOf(t, op)["hostImage"])
+	require.Len(t, reads, 3, "operation, Machine and version")
+}
+
+// An operation that another process froze, for a provider that this one lacks,
+// is left to that process.
+func TestAnotherProcessHasTheProvider(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	name := newOperation(t, c, newMachine(t, c))
+	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+	_, err := r.Reconcile(t.Context(), request)
+	require.NoError(t, err)
+	frozen := get(t, c, "machineoperations", name)
+	require.NotEmpty(t, inputOf(t, frozen))
+	other, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+	other.Providers = map[string]operation.Provider{"Elsewhere": other.Providers[simulated.Name]}
+	_, err = other.Reconcile(t.Context(), request)
+	require.NoError(t, err)
+	require.Equal(t, frozen, get(t, c, "machineoperations", name))
+	require.Equal(t, "Complete", phase(reconcileUntilFinished(t, c, r, name)))
+}
+
+// stopper is a provider during whose calls something else happens.
+type stopper struct {
+	operation.Provider
+	meanwhile func()
+}
+
+func (s stopper) Replace(ctx context.Context, r operation.Replacement) (string, error) {
+	defer s.meanwhile()
+	return s.Provider.Replace(ctx, r)
+}
+
+// An operation that nobody began for long is not begun late.
+func TestTooOld(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	name := newOperation(t, c, newMachine(t, c))
+	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+	r.Clock = clocktesting.NewFakePassiveClock(time.Now().Add(2 * time.Hour))
+	op := reconcileUntilFinished(t, c, r, name)
+	require.Equal(t, "TooOld", reason(op))
+	require.NotContains(t, op.Object["status"], "targets")
+}
