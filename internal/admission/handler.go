@@ -156,9 +156,9 @@ type handler struct {
 	enforcement Enforcement
 }
 
-// Handle implements admission.Handler. Other operations than create and
-// update, and subresources without a guard, are none of our business; another
-// kind means that the webhook configuration is wrong, and is refused.
+// Handle answers a review. Other operations than create and update, and
+// subresources without a guard, are none of our business; another kind means
+// that the webhook configuration is wrong, and is refused.
 func (h handler) Handle(ctx context.Context, req admission.Request) admission.Response {
 	subresources, ours := guards[req.Kind]
 	if !ours {

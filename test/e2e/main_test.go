@@ -135,7 +135,7 @@ type warnings struct {
 	texts []string
 }
 
-// HandleWarningHeader implements rest.WarningHandler.
+// HandleWarningHeader is called by client-go, for each warning of an answer.
 func (w *warnings) HandleWarningHeader(_ int, _ string, text string) {
 	w.Lock()
 	defer w.Unlock()
