@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -68,6 +69,7 @@ func TestAuditOfALargeFleet(t *testing.T) {
 	defer server.Close()
 
 	cmd := exec.CommandContext(t.Context(), program, "audit", "--server", server.URL, "--progress", "-o", "json")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+os.DevNull) // never whatever cluster the user works with
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.Error(t, cmd.Run())
