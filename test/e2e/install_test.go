@@ -43,12 +43,17 @@ func run(t *testing.T, commands string) string {
 	return out
 }
 
-// shell runs commands in a folder, for a cluster, and returns what they print.
+// shell runs commands in a folder, for a cluster, with the same kubectl as the
+// rest of the tests, and returns what they print.
 func shell(t *testing.T, cluster *local.Cluster, dir, commands string, env ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", commands)
 	cmd.Dir = dir
-	cmd.Env = append(append(os.Environ(), "KUBECONFIG="+cluster.Kubeconfig), env...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+cluster.Kubeconfig)
+	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
+		cmd.Env = append(cmd.Env, "PATH="+assets+string(os.PathListSeparator)+os.Getenv("PATH"))
+	}
+	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

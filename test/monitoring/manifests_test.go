@@ -125,6 +125,24 @@ func TestAlertsAreCovered(t *testing.T) {
 	}
 }
 
+// The runbook says what to do about each rule that the reference has.
+func TestRunbookKnowsEachRule(t *testing.T) {
+	_, rules, found := strings.Cut(read(t, docs, "reference.md"), "\n## Rules\n")
+	require.True(t, found)
+	rules, _, _ = strings.Cut(rules, "\n## ")
+	_, section, found := strings.Cut(read(t, docs, "runbook.md"), "\n## HostformatDenialSurge\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	count := 0
+	for line := range strings.Lines(rules) {
+		if rule, heading := strings.CutPrefix(strings.TrimSpace(line), "### "); heading {
+			count++
+			require.Contains(t, section, "`"+rule+"`")
+		}
+	}
+	require.Positive(t, count)
+}
+
 // podMonitors returns the name of each PodMonitor, which becomes its job.
 func podMonitors(t *testing.T) []string {
 	t.Helper()
