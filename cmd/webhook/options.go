@@ -93,7 +93,7 @@ func (o *options) flags() *pflag.FlagSet {
 	flags.StringVar(&o.clientCA, "client-ca", "", "`file` with the CA that a client must show a certificate of to reach the webhook; empty to let all reach it; read once, at the start")
 	flags.StringVar(&o.host, "host", "", "`address` to serve the webhook on; empty for all")
 	flags.IntVar(&o.port, "port", 9443, "`port` to serve the webhook on")
-	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` for /healthz and /readyz, without TLS")
+	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` for /healthz, /readyz and /startz, without TLS")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "`address` for /metrics, with TLS; 0 for none")
 	flags.BoolVar(&o.http2, "enable-http2", false, "offer HTTP/2; off because a client can exhaust an HTTP/2 server by resetting streams")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how controllers reach the API server; empty inside a cluster")
