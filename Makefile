@@ -13,6 +13,7 @@ ROUNDS ?= 300
 MACHINES ?= 100000
 VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+STATIC = CGO_ENABLED=0 go build -trimpath -ldflags="-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)"
 GENERATED := api manifests/crds manifests/cert-manager/certificates.yaml
 # Finds or builds etcd, kube-apiserver and kubectl, and says so.
 ASSETS := export KUBEBUILDER_ASSETS; KUBEBUILDER_ASSETS="$$(go -C test/controlplane run .)"
@@ -23,10 +24,11 @@ help: ## Say what can be made.
 
 .PHONY: build
 build: ## Build the static binaries into bin/.
-	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o bin/ ./cmd/...
+	$(STATIC) -o bin/ ./cmd/...
 
 .PHONY: image
-image: build ## Build the container image IMAGE with docker.
+image: ## Build the container image IMAGE with docker.
+	GOOS=linux $(STATIC) -o bin/image/webhook ./cmd/webhook
 	docker build --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMAGE) .
 
 .PHONY: generate

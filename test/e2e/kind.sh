@@ -23,7 +23,7 @@ finish() {
 trap finish EXIT
 
 say "building cert-manager's controllers from their module: some minutes, once"
-CGO_ENABLED=0 go -C test/certmanager build -trimpath -ldflags="-s -w" -o "$work/certmanager" .
+CGO_ENABLED=0 GOOS=linux go -C test/certmanager build -trimpath -ldflags="-s -w" -o "$work/certmanager" .
 docker build --quiet --tag certmanager:test --file test/certmanager/Dockerfile "$work" 2> /dev/null
 crds=$(go list -m -f '{{.Dir}}' github.com/cert-manager/cert-manager)/deploy/crds
 
