@@ -24,7 +24,7 @@ trap finish EXIT
 
 say "building cert-manager's controllers from their module: some minutes, once"
 CGO_ENABLED=0 GOOS=linux go -C test/certmanager build -trimpath -ldflags="-s -w" -o "$work/certmanager" .
-docker build --quiet --tag certmanager:test --file test/certmanager/Dockerfile "$work" 2> /dev/null
+built=$(docker build --tag certmanager:test --file test/certmanager/Dockerfile "$work" 2>&1) || { echo "$built" >&2; exit 1; }
 crds=$(go list -m -f '{{.Dir}}' github.com/cert-manager/cert-manager)/deploy/crds
 
 say "creating a cluster"
@@ -37,10 +37,10 @@ kubectl apply --server-side -f "$crds"
 kubectl apply -f test/certmanager/deployment.yaml
 kubectl -n cert-manager wait deployment --all --for=condition=Available --timeout=2m
 
-say "installing hostformat"
-kubectl apply -k manifests/crds
-kubectl apply -k manifests/standalone
-kubectl -n hostformat-system wait deployment --all --for=condition=Available --timeout=4m
+say "installing hostformat as README.md says, the standalone way"
+install=$(awk '/^## /{ at = $0 == "## Install it" } at && /^```$/{ exit } on; at && /^```sh$/{ on = 1 }' README.md)
+grep -q 'kubectl apply -k manifests/webhook-only ' <<< "$install" || { say "README.md does not show the install where it did"; exit 1; }
+bash -euxo pipefail -c "${install/manifests\/webhook-only/manifests/standalone}"
 
 say "testing: a quarter of an hour or so"
 go test -count=1 -timeout 40m -v ./test/e2e "$@"
