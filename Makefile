@@ -44,7 +44,7 @@ test: ## Run all tests, on a local control plane; needs no cluster of yours.
 
 .PHONY: e2e
 e2e: ## Run test/e2e in the cluster that KUBECONFIG names, else on a local control plane.
-	@$(ASSETS); echo "go test ./test/e2e: three minutes or so, a quarter of an hour where pods run"; go test -count=1 -timeout 40m ./test/e2e
+	@$(ASSETS); echo "go test ./test/e2e: three minutes or so, a quarter of an hour where pods run"; HOSTFORMAT_E2E_CLUSTER=1 go test -count=1 -timeout 40m ./test/e2e
 
 .PHONY: verify
 verify: ## Check generated files, modules, format and lint; scan for vulnerabilities.

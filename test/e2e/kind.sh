@@ -43,4 +43,4 @@ grep -q 'kubectl apply -k manifests/webhook-only ' <<< "$install" || { say "READ
 bash -euxo pipefail -c "${install/manifests\/webhook-only/manifests/standalone}"
 
 say "testing: a quarter of an hour or so"
-go test -count=1 -timeout 40m -v ./test/e2e "$@"
+HOSTFORMAT_E2E_CLUSTER=1 go test -count=1 -timeout 40m -v ./test/e2e "$@"

@@ -1,7 +1,8 @@
 // Package e2e holds hostformat to its rules on a real kube-apiserver, through
-// kubectl and through client-go: in the cluster that KUBECONFIG names, where
-// hostformat is installed, or else on local control planes. A test that needs
-// what the other kind of cluster has skips itself and says so.
+// kubectl and through client-go: on local control planes or, with
+// HOSTFORMAT_E2E_CLUSTER=1, in the cluster that KUBECONFIG names, where hostformat
+// is installed. A test that needs what the other kind of cluster has skips itself
+// and says so.
 package e2e
 
 import (
@@ -33,13 +34,16 @@ import (
 
 // Two clusters serve all tests: one with our CRDs, and one whose CRDs belong
 // to somebody else, with fields that our types lack and without our enums. Of
-// these, a given cluster is the first.
+// these, a given cluster is the first. People have KUBECONFIG set for other
+// reasons, and these tests write: it takes a second variable to give a cluster.
 var (
 	ours, foreign *local.Cluster
-	given         = os.Getenv("KUBECONFIG") != ""
+	given         = os.Getenv("KUBECONFIG") != "" && os.Getenv(giveCluster) == "1"
 	// everyWrite tests without the matchConditions, on local control planes.
 	everyWrite = os.Getenv("HOSTFORMAT_EVERY_WRITE") != ""
 )
+
+const giveCluster = "HOSTFORMAT_E2E_CLUSTER"
 
 func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -52,6 +56,7 @@ func runTests(ctx context.Context, m *testing.M) int {
 	if given {
 		return runGiven(ctx, m)
 	}
+	_ = os.Unsetenv("KUBECONFIG") // nothing that is started may find it
 	for cluster, crds := range map[**local.Cluster]string{&ours: "", &foreign: "testdata/foreign-crds"} {
 		var err error
 		if *cluster, err = local.Start(ctx, local.Options{CRDs: crds, EveryWrite: everyWrite, Log: os.Stderr}); err != nil {

@@ -32,3 +32,25 @@ func TestMakeHelp(t *testing.T) {
 	}
 	require.Equal(t, targets, named)
 }
+
+// A cluster that the environment happens to name is never written to: that is
+// for make e2e to say. Without what a local control plane is made of, a run that
+// would take one ends at once.
+func TestClusterIsGivenOnPurpose(t *testing.T) {
+	needsLocal(t)
+	program, err := os.Executable()
+	require.NoError(t, err)
+	for give, words := range map[string]string{"": "KUBEBUILDER_ASSETS is not set", "1": "the cluster that KUBECONFIG names cannot be used"} {
+		cmd := exec.CommandContext(t.Context(), program, "-test.run=^$")
+		cmd.Env = append(os.Environ(), "KUBEBUILDER_ASSETS=", "KUBECONFIG="+filepath.Join(t.TempDir(), "none"), giveCluster+"="+give)
+		out, err := cmd.CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), words)
+	}
+	makefile, err := os.ReadFile(filepath.Join(ours.Root, "Makefile"))
+	require.NoError(t, err)
+	script, err := os.ReadFile(filepath.Join(ours.Root, "test", "e2e", "kind.sh"))
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(makefile), giveCluster), "make e2e gives one")
+	require.Equal(t, 1, strings.Count(string(script), giveCluster), "so does make e2e-kind")
+}
