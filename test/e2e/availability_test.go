@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"unbounded-cloud.io/hostformat/certs"
 )
@@ -49,18 +50,22 @@ func TestLeaderIsKilled(t *testing.T) {
 	if len(i.pods(t, controllerDeployment)) == 0 {
 		t.Skip("the controllers are not installed")
 	}
-	lease := func() string {
-		lease, err := i.CoordinationV1().Leases(certs.Namespace).Get(t.Context(), "hostformat-controllers", metav1.GetOptions{})
-		require.NoError(t, err)
-		return *lease.Spec.HolderIdentity
+	holder := func(other string) (now string) { // another than that one
+		t.Helper()
+		require.EventuallyWithT(t, func(collect *assert.CollectT) {
+			lease, err := i.CoordinationV1().Leases(certs.Namespace).Get(t.Context(), "hostformat-controllers", metav1.GetOptions{})
+			if assert.NoError(collect, err) {
+				now = ptr.Deref(lease.Spec.HolderIdentity, "")
+				assert.NotContains(collect, []string{"", other}, now)
+			}
+		}, podPatience, interval)
+		return now
 	}
-	before := lease()
+	before := holder("")
 	finish := i.load(t)
 	leader, _, _ := strings.Cut(before, "_")
 	require.NoError(t, i.CoreV1().Pods(certs.Namespace).Delete(t.Context(), leader, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
-	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		assert.NotEqual(collect, before, lease(), "another one takes over")
-	}, podPatience, interval)
+	holder(before)
 	finish()
 	i.rolledOut(t, controllerDeployment)
 }
@@ -124,7 +129,7 @@ func TestScaledToNothing(t *testing.T) {
 	require.EventuallyWithT(t, func(collect *assert.CollectT) { assert.NoError(collect, i.write(t.Context())) }, patience, interval)
 	if controllers {
 		require.EventuallyWithT(t, func(collect *assert.CollectT) {
-			phase, _, _ := unstructured.NestedString(get(t, i.client, "machineoperations", operation).Object, "status", "phase")
+			phase, _, _ := unstructured.NestedString(get(collect, i.client, "machineoperations", operation).Object, "status", "phase")
 			assert.Equal(collect, "Complete", phase)
 		}, podPatience, interval)
 	}

@@ -118,7 +118,7 @@ func TestStatusOfOthersSurvives(t *testing.T) {
 	startControllers(t, foreign, foreign.Kubeconfig, "hostreplace", "--simulated-provider=duration=3s")
 	// As soon as the pair is frozen, another writer adds to its target.
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		op := get(t, c, "machineoperations", name)
+		op := get(collect, c, "machineoperations", name)
 		targets, _, _ := unstructured.NestedSlice(op.Object, "status", "targets")
 		if !assert.Len(collect, targets, 1) {
 			return

@@ -215,11 +215,11 @@ func inputOf(t *testing.T, op *unstructured.Unstructured) map[string]any {
 }
 
 // calls returns what the simulated provider knows of one target.
-func calls(t *testing.T, cluster *local.Cluster, op *unstructured.Unstructured, machine string) simulated.Record {
+func calls(t asserting, cluster *local.Cluster, op *unstructured.Unstructured, machine string) simulated.Record {
 	t.Helper()
 	clientset, err := kubernetes.NewForConfig(cluster.Config)
 	require.NoError(t, err)
-	record, err := simulated.ConfigMapStore{ConfigMaps: clientset.CoreV1().ConfigMaps(simulated.Namespace)}.Get(t.Context(), simulated.ID(string(op.GetUID())+"/"+machine))
+	record, err := simulated.ConfigMapStore{ConfigMaps: clientset.CoreV1().ConfigMaps(simulated.Namespace)}.Get(context.Background(), simulated.ID(string(op.GetUID())+"/"+machine))
 	require.NoError(t, err)
 	if record == nil {
 		return simulated.Record{}

@@ -64,7 +64,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 				require.EventuallyWithT(t, func(collect *assert.CollectT) {
 					p.mu.Lock()
 					defer p.mu.Unlock()
-					assert.True(collect, crashed || phase(get(t, c, "machineoperations", op)) == "Complete")
+					assert.True(collect, crashed || phase(get(collect, c, "machineoperations", op)) == "Complete")
 				}, patience, interval)
 				if crashed {
 					t.Logf("killed at %s", path)
@@ -219,7 +219,7 @@ func TestTwoProcesses(t *testing.T) {
 	first := startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=delay=2s")
 	name := newOperation(t, c, machine)
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		assert.Equal(collect, 1, calls(t, ours, get(t, c, "machineoperations", name), machine).ReplaceCalls)
+		assert.Equal(collect, 1, calls(collect, ours, get(collect, c, "machineoperations", name), machine).ReplaceCalls)
 	}, patience, interval)
 	require.NoError(t, first.cmd.Process.Signal(syscall.SIGSTOP))
 	second := startControllers(t, ours, ours.Kubeconfig, "hostreplace")

@@ -179,9 +179,10 @@ func TestAppliedAgain(t *testing.T) {
 	out, err = apply(dir)
 	require.NoError(t, err, out)
 	require.ElementsMatch(t, all, names())
+	wrong := object(t, "machines", uniqueName(), `spec: {host: {image: "a\u200bb"}}`)
 	require.EventuallyWithT(t, func(collect *assert.CollectT) { // the entry that is new gets its CA
 		assert.NoError(collect, i.write(t.Context()))
-		_, err := i.client.of("machines").Create(t.Context(), object(t, "machines", uniqueName(), `spec: {host: {image: "a\u200bb"}}`), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := i.client.of("machines").Create(t.Context(), wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		assert.True(collect, apierrors.IsInvalid(err), "%v", err)
 	}, patience, interval)
 }
@@ -199,7 +200,7 @@ func TestMissingCertificate(t *testing.T) {
 	t.Cleanup(func() { i.scale(t, certs.Namespace, webhookDeployment, 2) })
 	i.scale(t, certs.Namespace, webhookDeployment, 2)
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		pods := i.pods(t, webhookDeployment)
+		pods := i.pods(collect, webhookDeployment)
 		assert.Len(collect, pods, 2)
 		for _, pod := range pods {
 			_, err := i.probe(t, pod.Name, 8081, "/healthz")

@@ -97,22 +97,22 @@ func (i installation) load(t *testing.T) (finish func()) {
 	return func() {
 		t.Helper()
 		stop()
+		took := time.Since(start) // of sending: the last answers may take longer
 		group.Wait()
-		took := time.Since(start)
 		t.Logf("%d writes in %s, %d failed", sent, took.Round(time.Second), len(failures))
 		require.Empty(t, failures)
 		require.Greater(t, float64(sent), 18*took.Seconds(), "twenty a second were sent")
 	}
 }
 
-func (i installation) pods(t testing.TB, deployment string) []corev1.Pod {
+func (i installation) pods(t asserting, deployment string) []corev1.Pod {
 	t.Helper()
 	return i.podsIn(t, certs.Namespace, "app.kubernetes.io/name="+deployment)
 }
 
-func (i installation) podsIn(t testing.TB, namespace, selector string) []corev1.Pod {
+func (i installation) podsIn(t asserting, namespace, selector string) []corev1.Pod {
 	t.Helper()
-	pods, err := i.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
+	pods, err := i.CoreV1().Pods(namespace).List(context.Background(), metav1.ListOptions{LabelSelector: selector})
 	require.NoError(t, err)
 	return pods.Items
 }
@@ -141,7 +141,7 @@ func (i installation) gone(t *testing.T, deployment string, wanted int) {
 func (i installation) goneFrom(t *testing.T, namespace, selector string, wanted int) {
 	t.Helper()
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		assert.Len(collect, i.podsIn(t, namespace, selector), wanted)
+		assert.Len(collect, i.podsIn(collect, namespace, selector), wanted)
 	}, podPatience, interval)
 }
 

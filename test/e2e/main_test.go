@@ -215,9 +215,17 @@ func writeStatus(t testing.TB, c client, resource string, u *unstructured.Unstru
 	}
 }
 
-func get(t testing.TB, c client, resource, name string) *unstructured.Unstructured {
+// asserting is a test, or one try of a poll. A helper that polls use ends the
+// try with it, which is then repeated; if it ended the test, the poll would go
+// on as if what it waits for had come.
+type asserting interface {
+	require.TestingT
+	Helper()
+}
+
+func get(t asserting, c client, resource, name string) *unstructured.Unstructured {
 	t.Helper()
-	u, err := c.of(resource).Get(t.Context(), name, metav1.GetOptions{})
+	u, err := c.of(resource).Get(context.Background(), name, metav1.GetOptions{})
 	require.NoError(t, err)
 	return u
 }

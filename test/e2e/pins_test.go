@@ -122,8 +122,8 @@ func TestOperationDeleted(t *testing.T) {
 		startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=delay=1s")
 		var op *unstructured.Unstructured
 		require.EventuallyWithT(t, func(collect *assert.CollectT) {
-			op = get(t, c, "machineoperations", name)
-			assert.Equal(collect, 1, calls(t, ours, op, machine).ReplaceCalls)
+			op = get(collect, c, "machineoperations", name)
+			assert.Equal(collect, 1, calls(collect, ours, op, machine).ReplaceCalls)
 		}, patience, interval)
 		require.NoError(t, c.of("machineoperations").Delete(t.Context(), name, metav1.DeleteOptions{}))
 		require.EventuallyWithT(t, func(collect *assert.CollectT) {

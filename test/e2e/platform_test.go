@@ -16,6 +16,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -169,14 +170,18 @@ func TestOtherMutators(t *testing.T) {
 	require.NoError(t, err)
 	configurations := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	c := newClient(t, ours)
-	imageOf := func(written string) (string, error) {
-		stored, err := c.of("machines").Create(context.Background(), object(t, "machines", uniqueName(), `spec: {host: {image: "`+written+`"}}`), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	written := func(image string) *unstructured.Unstructured {
+		return object(t, "machines", uniqueName(), `spec: {host: {image: "`+image+`"}}`)
+	}
+	imageOf := func(machine *unstructured.Unstructured) (string, error) {
+		stored, err := c.of("machines").Create(context.Background(), machine, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err != nil {
 			return "", err
 		}
 		return stored.Object["spec"].(map[string]any)["host"].(map[string]any)["image"].(string), nil
 	}
-	image := func() (string, error) { return imageOf(" img-a ") }
+	unclean := written(" img-a ")
+	image := func() (string, error) { return imageOf(unclean) }
 	install := func(t *testing.T, configuration *admissionregistrationv1.MutatingWebhookConfiguration) {
 		_, err := configurations.Create(t.Context(), configuration, metav1.CreateOptions{})
 		require.NoError(t, err)
@@ -214,7 +219,7 @@ func TestOtherMutators(t *testing.T) {
 		if everyWrite {
 			left = "mirror.test/acme/os/plain-24:v3"
 		}
-		got, err := imageOf("img-a")
+		got, err := imageOf(written("img-a"))
 		require.NoError(t, err)
 		require.Equal(t, left, got)
 	})

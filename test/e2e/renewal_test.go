@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -93,16 +94,16 @@ func (i installation) renew(t *testing.T) string {
 	}, patience, interval)
 	var serial string
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		serial = i.serial(t)
+		serial = i.serial(collect)
 		assert.NotEqual(collect, before, serial)
 	}, patience, interval)
 	return serial
 }
 
 // serial is the serial number of the certificate in the serving Secret.
-func (i installation) serial(t testing.TB) string {
+func (i installation) serial(t asserting) string {
 	t.Helper()
-	secret, err := i.CoreV1().Secrets(certs.Namespace).Get(t.Context(), certs.Secret, metav1.GetOptions{})
+	secret, err := i.CoreV1().Secrets(certs.Namespace).Get(context.Background(), certs.Secret, metav1.GetOptions{})
 	require.NoError(t, err)
 	block, _ := pem.Decode(secret.Data[certs.CertFile])
 	require.NotNil(t, block)

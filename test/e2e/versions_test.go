@@ -33,7 +33,7 @@ func TestConfigurationController(t *testing.T) {
 			assert.Equal(collect, map[string]any{"version": int64(number), "template": map[string]any{"serial": int64(9007199254740993),
 				"host": map[string]any{"image": image, "provisioningFormat": "CloudInit", "futureKnob": map[string]any{"a": []any{map[string]any{}}}}}}, version.Object["spec"])
 			assert.Equal(collect, map[string]string{v1alpha3.ConfigurationLabel: name, v1alpha3.ConfigurationVersionLabel: fmt.Sprint(number)}, version.GetLabels())
-			latest, _, _ := unstructured.NestedInt64(get(t, c, "machineconfigurations", name).Object, "status", "latestVersion")
+			latest, _, _ := unstructured.NestedInt64(get(collect, c, "machineconfigurations", name).Object, "status", "latestVersion")
 			assert.Equal(collect, int64(number), latest)
 		}, patience, interval)
 	}
