@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
@@ -191,6 +192,14 @@ func TestColours(t *testing.T) {
 	w := writer{&out, true}
 	w.describe(&explanation{Kind: "Machine", Name: "a", Refused: "no image", Reason: "R"})
 	require.Contains(t, out.String(), "\x1b[31mR: no image\x1b[0m")
+	t.Setenv("NO_COLOR", "")
+	require.False(t, newWriter(&out).colours)
+	_, terminal, err := pty.Open()
+	if err != nil {
+		t.Skipf("NO_COLOR takes a terminal, and there is none: %v", err)
+	}
+	defer terminal.Close()
+	require.True(t, newWriter(terminal).colours)
 	t.Setenv("NO_COLOR", "1")
-	require.False(t, newWriter(os.Stdout).colours)
+	require.False(t, newWriter(terminal).colours)
 }
