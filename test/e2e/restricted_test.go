@@ -86,17 +86,20 @@ done`
 }
 
 // A port that the NetworkPolicy does not name cannot be reached, where the
-// network of the cluster enforces such policies.
+// network of the cluster enforces such policies: that is asked first, with a
+// policy of the test's own that lets nothing in.
 func TestNetworkPolicy(t *testing.T) {
 	i := newInstallation(t)
 	webhook := i.pods(t, webhookDeployment)[0]
-	manifest := fmt.Sprintf(`
+	// It has no certificate, so that it never gets calls though it turns into a
+	// pod of the webhook.
+	apply(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
 metadata:
   name: elsewhere
   namespace: %s
-  labels: {app.kubernetes.io/name: %s}
+  labels: {test: elsewhere}
 spec:
   automountServiceAccountToken: false
   securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
@@ -105,23 +108,54 @@ spec:
       image: %s
       imagePullPolicy: IfNotPresent
       args: ["--health-probe-bind-address=:9999"]
+      readinessProbe: {httpGet: {path: /readyz, port: 9999}}
       securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
-`, certs.Namespace, webhookDeployment, webhook.Spec.Containers[0].Image)
+`, certs.Namespace, webhook.Spec.Containers[0].Image))
+	// reached tells whether the port can be connected to, now: policies leave
+	// alone what is connected already, and the API server keeps what it can use
+	// again. So it is asked to speak TLS there, which is answered and never kept.
+	reached := func() bool {
+		answer, err := i.probe(t, "https:elsewhere", 9999, "/healthz")
+		return strings.Contains(fmt.Sprint(answer, err), "server gave HTTP response to HTTPS client")
+	}
+	becomes := func(wanted bool, patience time.Duration) bool {
+		return wait.PollUntilContextTimeout(t.Context(), interval, patience, true, func(context.Context) (bool, error) {
+			for range 3 { // one may get lost
+				if reached() != wanted {
+					return false, nil
+				}
+			}
+			return true, nil
+		}) == nil
+	}
+	require.True(t, becomes(true, podPatience), "it listens")
+	closed := fmt.Sprintf(`
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: elsewhere, namespace: %s}
+spec: {podSelector: {matchLabels: {test: elsewhere}}, policyTypes: [Ingress]}
+`, certs.Namespace)
+	apply(t, closed)
+	if !becomes(false, time.Minute) {
+		t.Skip("NetworkPolicies are not enforced here, on the way from the API server: a pod that one lets nothing into is reached")
+	}
+	out, err := ours.Kubectl(t.Context(), []byte(closed), "delete", "-f", "-")
+	require.NoError(t, err, out)
+	require.True(t, becomes(true, time.Minute), "without that policy it is reached again")
+	out, err = ours.Kubectl(t.Context(), nil, "label", "pod", "-n", certs.Namespace, "elsewhere", "app.kubernetes.io/name="+webhookDeployment)
+	require.NoError(t, err, out)
+	require.True(t, becomes(false, time.Minute), "NetworkPolicies are enforced here, and ours does not name this port")
+	_, err = i.probe(t, webhook.Name, 8081, "/healthz")
+	require.NoError(t, err, "a port that it names can be reached")
+}
+
+// apply creates an object for one test.
+func apply(t *testing.T, manifest string) {
+	t.Helper()
 	out, err := ours.Kubectl(t.Context(), []byte(manifest), "apply", "-f", "-")
 	require.NoError(t, err, out)
 	t.Cleanup(func() {
-		out, err := ours.Kubectl(context.Background(), nil, "delete", "pod", "-n", certs.Namespace, "elsewhere", "--now")
+		out, err := ours.Kubectl(context.Background(), []byte(manifest), "delete", "-f", "-", "--now", "--ignore-not-found")
 		require.NoError(t, err, out)
 	})
-	out, err = ours.Kubectl(t.Context(), nil, "wait", "pod", "-n", certs.Namespace, "elsewhere", "--for=jsonpath={.status.phase}=Running", "--timeout=1m")
-	require.NoError(t, err, out)
-	reached := func(context.Context) (bool, error) {
-		_, err := i.probe(t, "elsewhere", 9999, "/healthz")
-		return err == nil, nil
-	}
-	if wait.PollUntilContextTimeout(t.Context(), interval, 10*time.Second, true, reached) == nil {
-		t.Skip("the network of this cluster does not enforce NetworkPolicies: a port that none names can be reached")
-	}
-	_, err = i.probe(t, webhook.Name, 8081, "/healthz")
-	require.NoError(t, err, "a port that it names can be reached")
 }
