@@ -48,17 +48,18 @@ func newInstallation(t *testing.T) installation {
 }
 
 // write sends a guarded write as a dry run, and says what is wrong with the
-// answer: the image must come back trimmed.
+// answer: the image must come back trimmed. The space inside it has the write
+// travel in both directions.
 func (i installation) write(ctx context.Context) error {
 	stored, err := i.client.of("machines").Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "unbounded-cloud.io/v1alpha3", "kind": "Machine",
 		"metadata": map[string]any{"generateName": "load-"},
-		"spec":     map[string]any{"host": map[string]any{"image": " img-a ", "provisioningFormat": "CloudInit"}},
+		"spec":     map[string]any{"host": map[string]any{"image": " img a ", "provisioningFormat": "CloudInit"}},
 	}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
 		return err
 	}
-	if image, _, _ := unstructured.NestedString(stored.Object, "spec", "host", "image"); image != "img-a" {
+	if image, _, _ := unstructured.NestedString(stored.Object, "spec", "host", "image"); image != "img a" {
 		return fmt.Errorf("image %q was not trimmed", image)
 	}
 	return nil
