@@ -116,10 +116,8 @@ func TestScaledToNothing(t *testing.T) {
 
 	t.Run("the gate is opened and closed again", func(t *testing.T) {
 		run(t, documented(t, "docs/operations.md", "## The webhook is down", "sh", 0))
-		require.Eventually(t, func() bool {
-			out, err := ours.Kubectl(t.Context(), nil, "annotate", "machine", machine, "a=b", "--overwrite")
-			t.Log(out)
-			return err == nil
+		require.EventuallyWithT(t, func(collect *assert.CollectT) {
+			assert.ErrorContains(collect, i.write(t.Context()), "was not trimmed")
 		}, patience, interval, "it is open")
 		out, err := ours.Kubectl(t.Context(), nil, "apply", "-k", overlay(t))
 		require.NoError(t, err, out)
