@@ -29,16 +29,16 @@ var names = map[string]string{
 // draw writes a plot of the medians of each series.
 func (m *measurements) draw(dir string) error {
 	for _, p := range []struct {
-		plot, file, title, x, y string
-		scale                   float64
-		linear                  bool
+		plot, file, title, x, y, axis string
+		scale                         float64
+		linear                        bool
 	}{
-		{"Targets", "targets", "A status write, by frozen targets", "targets", "milliseconds", 1e6, false},
-		{"Size", "size", "An image edit, by size of the Machine", "bytes", "milliseconds", 1e6, false},
-		{"Stored", "stored", "A create, by Machines stored", "Machines", "milliseconds", 1e6, true},
-		{"Throughput", "throughput", "Creates a second, by clients", "clients", "a second", 1, true},
-		{"Tail", "tail", "What one create of a hundred waits, by clients", "clients", "milliseconds", 1e6, false},
-		{"Resident", "resident", "Resident memory of the webhook, by Machines stored", "Machines", "MiB", 1 << 20, true},
+		{"Targets", "targets", "A status write, by frozen targets", "targets", "milliseconds", "targets", 1e6, false},
+		{"Size", "size", "An image edit, by size of the Machine", "bytes", "milliseconds", "bytes", 1e6, false},
+		{"Stored", "stored", "A create, by Machines stored", "Machines", "milliseconds", "machines", 1e6, true},
+		{"Throughput", "throughput", "Creates a second, by clients", "clients", "a second", "clients", 1, true},
+		{"Tail", "tail", "What one create of a hundred waits, by clients", "clients", "milliseconds", "clients", 1e6, false},
+		{"Resident", "resident", "Resident memory of the webhook, by Machines stored", "Machines", "MiB", "machines", 1 << 20, true},
 	} {
 		chart := plot.New()
 		sans := font.Font{Typeface: "Liberation", Variant: "Sans", Size: 10}
@@ -57,11 +57,9 @@ func (m *measurements) draw(dir string) error {
 		chart.Legend.Top, chart.Legend.Left = true, true
 		for _, guard := range guards {
 			var points plotter.XYs
-			series := m.samples[p.plot][guard]
+			series := m.samples[p.plot][guard][p.axis]
 			for _, x := range slices.Sorted(maps.Keys(series)) {
-				if x > 0 {
-					points = append(points, plotter.XY{X: x, Y: median(series[x]) / p.scale})
-				}
+				points = append(points, plotter.XY{X: x, Y: median(series[x]) / p.scale})
 			}
 			if points == nil {
 				continue

@@ -34,7 +34,7 @@ func (m *measurements) clients(ctx context.Context) error {
 			}
 		}
 	}
-	return m.noteMemory("peak-after-load", 0)
+	return m.noteMemory("until=load-is-over", 0)
 }
 
 // fill creates Machines by so many clients, and returns how long each took.
@@ -93,5 +93,18 @@ func (m *measurements) noteMemory(axis string, x float64) error {
 	}
 	m.note("Resident", every, axis, x, "bytes", resident)
 	m.note("Peak", every, axis, x, "bytes", peak)
+	return nil
+}
+
+// starts measures how long the webhook takes from its start until it is ready.
+func (m *measurements) starts(ctx context.Context) error {
+	for range 6 {
+		if err := m.cluster.StopWebhook(); err != nil {
+			return err
+		}
+		if err := m.timed("Start", every, "until=ready", 0, func() error { return m.cluster.StartWebhook(ctx) }); err != nil {
+			return err
+		}
+	}
 	return nil
 }

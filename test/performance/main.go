@@ -44,7 +44,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.stop()) }()
-	m := &measurements{testbed: t, options: o}
+	m := &measurements{testbed: t, options: o, samples: map[string]map[string]map[string]map[float64][]float64{}}
 	for _, step := range []struct {
 		what string
 		do   func(context.Context) error
@@ -54,12 +54,14 @@ func run(ctx context.Context, o options) (err error) {
 		{"objects of many bytes", m.sizes},
 		{"many clients", m.clients},
 		{"many Machines", m.stored},
+		{"starts", m.starts},
 	} {
 		fmt.Fprintln(os.Stderr, "performance:", step.what)
 		if err := step.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
 	}
+	m.compare(os.Stderr)
 	if o.pictures == "" {
 		return nil
 	}

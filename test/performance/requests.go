@@ -61,22 +61,22 @@ type measurements struct {
 	*testbed
 	options
 	mu      sync.Mutex
-	samples map[string]map[string]map[float64][]float64 // by plot, series and x
+	samples map[string]map[string]map[string]map[float64][]float64 // by plot, guard, axis and position
 }
 
 func (m *measurements) note(plot, guard, axis string, x float64, unit string, value float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.samples == nil {
-		m.samples = map[string]map[string]map[float64][]float64{}
-	}
 	if m.samples[plot] == nil {
-		m.samples[plot] = map[string]map[float64][]float64{}
+		m.samples[plot] = map[string]map[string]map[float64][]float64{}
 	}
 	if m.samples[plot][guard] == nil {
-		m.samples[plot][guard] = map[float64][]float64{}
+		m.samples[plot][guard] = map[string]map[float64][]float64{}
 	}
-	m.samples[plot][guard][x] = append(m.samples[plot][guard][x], value)
+	if m.samples[plot][guard][axis] == nil {
+		m.samples[plot][guard][axis] = map[float64][]float64{}
+	}
+	m.samples[plot][guard][axis][x] = append(m.samples[plot][guard][axis][x], value)
 	at := axis
 	if x > 0 {
 		at += fmt.Sprintf("=%d", int(x))
