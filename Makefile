@@ -56,6 +56,8 @@ verify: ## Check generated files, modules, format and lint; scan for vulnerabili
 	@for module in . test/controlplane test/certmanager test/monitoring test/performance; do go -C $$module mod tidy -diff; done
 	@echo "verify: lint (builds the linter first, some minutes when cold)"
 	@$(TOOL) golangci-lint run ./... && for module in controlplane monitoring performance; do go -C test/$$module vet ./...; done
+	@echo "verify: dependencies and their licences, and that docs/dependencies.md knows them"
+	@go test -count=1 ./docs
 	@echo "verify: known vulnerabilities"
 	@if ! curl --silent --fail --head --max-time 20 --output /dev/null https://vuln.go.dev/index/db.json; then \
 		echo "skipped: the vulnerability database cannot be reached from here"; \
