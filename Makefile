@@ -13,18 +13,22 @@ ROUNDS ?= 300
 MACHINES ?= 100000
 VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
-STATIC = CGO_ENABLED=0 go build -trimpath -ldflags="-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)"
+STATIC = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)"
 GENERATED := api manifests/crds manifests/cert-manager/certificates.yaml
 # Finds or builds etcd, kube-apiserver and kubectl, and says so.
 ASSETS := export KUBEBUILDER_ASSETS; KUBEBUILDER_ASSETS="$$(go -C test/controlplane run .)"
 
 .PHONY: help
 help: ## Say what can be made.
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build the static binaries into bin/.
 	$(STATIC) -o bin/ ./cmd/...
+
+.PHONY: reproducible
+reproducible: ## Build what is committed twice, apart, and compare the bytes; a cold build.
+	@test/reproducible.sh
 
 .PHONY: image
 image: ## Build the container image IMAGE with docker.
