@@ -138,13 +138,14 @@ func newCRDSchema(crd apiextensionsv1.CustomResourceDefinition) (crdSchema, erro
 	return crdSchema{}, fmt.Errorf("%s has no version %s", crd.Name, v1alpha3.GroupVersion.Version)
 }
 
-// check says what the schema refuses, and what it does not know and the API
-// server would drop.
+// check says what the schema refuses in a manifest that is created, and what it
+// does not know and the API server would drop.
 func (s crdSchema) check(o object) []finding {
 	var content map[string]any
 	if err := json.Unmarshal(o.raw, &content); err != nil {
 		return []finding{unreadable(o, err)}
 	}
+	delete(content, "status") // as a create does, before it asks
 	var findings []finding
 	said := map[string]bool{}
 	add := func(path, message string) {
@@ -166,4 +167,4 @@ func (s crdSchema) check(o object) []finding {
 }
 
 // firstPath finds the path of a field in a text.
-var firstPath = regexp.MustCompile(`\b(metadata|spec|status)(\.[^\s.,:]+)+`)
+var firstPath = regexp.MustCompile(`\b(metadata|spec)(\.[^\s.,:]+)+`)
