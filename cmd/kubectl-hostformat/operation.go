@@ -140,24 +140,26 @@ func (t *targetExplanation) explain(ctx context.Context, reader *versions, targe
 // provider for, in the order in which it asks. A snapshot from before the format
 // field takes the format of today.
 func (t *targetExplanation) judge(pair *resolve.Pair, input v1alpha3.OperationInput, machine *v1alpha3.Machine) {
-	if machine == nil && t.Now != nil {
+	switch {
+	case t.Now == nil:
+		reason, message := resolve.PinFault(input, nil)
+		t.Reason, t.Refused = string(reason), message
+		return
+	case machine == nil:
 		t.Reason, t.Refused = t.Now.Reason, t.Now.Refused
 		return
-	}
-	if machine != nil {
-		if t.Frozen {
-			if fault := resolve.PairFault(*pair); fault != "" {
-				t.Reason, t.Refused = reasonInvalidPair, fault
-				return
-			}
-		} else {
-			result, err := resolve.Snapshot(input.HostImage, machine)
-			if err != nil {
-				t.Reason, t.Refused = reasonNotResolved, err.Error()
-				return
-			}
-			*pair = result.Pair
+	case t.Frozen:
+		if fault := resolve.PairFault(*pair); fault != "" {
+			t.Reason, t.Refused = reasonInvalidPair, fault
+			return
 		}
+	default:
+		result, err := resolve.Snapshot(input.HostImage, machine)
+		if err != nil {
+			t.Reason, t.Refused = reasonNotResolved, err.Error()
+			return
+		}
+		*pair = result.Pair
 	}
 	t.Reason, t.Refused = beforeCall(*pair, input, machine)
 }
