@@ -50,12 +50,11 @@ func (r *Reconciler) step(ctx context.Context, op *record) (calls []call, wake t
 	seen := map[string]bool{}
 	for i := range op.Status.Targets {
 		target := op.Status.Targets[i]
-		next := next(target)
-		if next != none && seen[target.MachineRef] {
-			r.fail(op, i, "DuplicateTarget", "the Machine is a target already; older CRDs let it be listed twice")
+		if reason, message := resolve.DuplicateFault(seen, target); reason != "" {
+			r.fail(op, i, string(reason), message)
 			continue
 		}
-		seen[target.MachineRef] = true
+		next := next(target)
 		if next == poll {
 			wake = sooner(wake, r.poll(ctx, op, i))
 		}

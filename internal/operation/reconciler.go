@@ -33,11 +33,6 @@ import (
 	"unbounded-cloud.io/hostformat/internal/strict"
 )
 
-// StartedAnnotation holds the UID of the operation that was begun. Backups and
-// re-applied manifests keep annotations and lose status, so that a copy of an
-// operation, or one that lost its record, is told from a new one.
-const StartedAnnotation = "hostformat.unbounded-cloud.io/started"
-
 // Reconciler carries out the HostReplace operations of Machines whose provider
 // is registered with it, and leaves every other operation untouched.
 type Reconciler struct {
@@ -93,16 +88,13 @@ func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result
 	if op.Spec.OperationKind != v1alpha3.HostReplace || op.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
-	started, marked := op.Annotations[StartedAnnotation]
+	_, marked := op.Annotations[resolve.StartedAnnotation]
+	copied, message := resolve.CopyFault(op.MachineOperation)
 	switch {
 	case op.Status.Phase.Finished():
 		return r.expire(ctx, op)
-	case marked && started != string(op.UID):
-		return reconcile.Result{}, r.refuse(ctx, op, "RestoredCopy", fmt.Sprintf(
-			"this is a copy of the operation with UID %s, which was begun: its annotation %s says so; create a new operation if the host is to be replaced again", started, StartedAnnotation))
-	case marked && len(op.Status.Targets) == 0:
-		return reconcile.Result{}, r.refuse(ctx, op, "RestoredCopy",
-			"this operation was begun and has lost its record, as a restore from a backup does; what was done is not known: look at the host, then create a new operation")
+	case copied != "":
+		return reconcile.Result{}, r.refuse(ctx, op, string(copied), message)
 	case len(op.Status.Targets) == 0:
 		return r.start(ctx, op)
 	case !r.canCall(op):
@@ -144,7 +136,7 @@ func (r *Reconciler) mark(ctx context.Context, op *record) error {
 			}
 		}
 	}
-	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, op.ResourceVersion, StartedAnnotation, op.UID)
+	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, op.ResourceVersion, resolve.StartedAnnotation, op.UID)
 	return r.Writer.Patch(ctx, op.was.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 

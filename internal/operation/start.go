@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,8 +48,12 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 		}
 		return reconcile.Result{}, nil // another controller's
 	}
-	if reason, message := selectionFault(op.MachineOperation, machines, r.Clock.Now()); reason != "" {
-		return reconcile.Result{}, r.refuse(ctx, op, reason, message)
+	reason, message := resolve.SelectionFault(op.MachineOperation, r.Clock.Now())
+	if reason == "" {
+		reason, message = resolve.MachinesFault(op.MachineOperation, machines)
+	}
+	if reason != "" {
+		return reconcile.Result{}, r.refuse(ctx, op, string(reason), message)
 	}
 	for i := range machines {
 		other, err := r.findOther(ctx, op, &machines[i])
@@ -84,7 +87,7 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	}
 
 	now := r.Clock.Now()
-	message := "image and format are frozen: " + all[0].describe()
+	message = "image and format are frozen: " + all[0].describe()
 	if len(all) > 1 {
 		message = fmt.Sprintf("image and format are frozen for %d Machines", len(all))
 	}
@@ -127,7 +130,7 @@ func (r *Reconciler) machinesOf(ctx context.Context, op *record) ([]v1alpha3.Mac
 	}
 	selector, err := metav1.LabelSelectorAsSelector(op.Spec.MachineSelector)
 	if err != nil {
-		return nil, nil //nolint:nilerr // selectionFault says so
+		return nil, nil //nolint:nilerr // SelectionFault says so
 	}
 	list := &v1alpha3.MachineList{}
 	for {
@@ -143,38 +146,6 @@ func (r *Reconciler) machinesOf(ctx context.Context, op *record) ([]v1alpha3.Mac
 	}
 	slices.SortFunc(machines, func(a, b v1alpha3.Machine) int { return cmp.Compare(a.Name, b.Name) })
 	return machines, nil
-}
-
-// mostWait is how old an operation may be when it is picked up: long enough to
-// outlast a controller that is restarted, or away for a while. What was meant
-// longer ago than that may not be meant any more.
-const mostWait = time.Hour
-
-// selectionFault says what makes an operation, or its choice of Machines,
-// unfit to begin.
-func selectionFault(op *v1alpha3.MachineOperation, machines []v1alpha3.Machine, now time.Time) (reason, message string) {
-	selector := op.Spec.MachineSelector
-	switch {
-	case now.Sub(op.CreationTimestamp.Time) > mostWait:
-		return "TooOld", fmt.Sprintf("the operation is older than %s and was not begun; it does not fire late: create a new operation", mostWait)
-	case (op.Spec.MachineRef == "") == (selector == nil):
-		return "InvalidSelection", "exactly one of spec.machineRef and spec.machineSelector must say which Machines to replace; create a new operation with one of them"
-	case selector != nil && len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0:
-		return "InvalidSelection", "an empty spec.machineSelector would replace every host of the fleet; create a new operation that selects by at least one label"
-	case selector != nil:
-		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
-			return "InvalidSelection", "spec.machineSelector is not a label selector: " + err.Error()
-		}
-	}
-	if len(machines) == 0 {
-		return "NothingSelected", "no Machine matches spec.machineSelector; create a new operation when one does"
-	}
-	for i := range machines {
-		if op.CreationTimestamp.Before(&machines[i].CreationTimestamp) {
-			return "MachineIsNewer", fmt.Sprintf("Machine %q was created after this operation, which does not wait to fire later; create a new operation", machines[i].Name)
-		}
-	}
-	return "", ""
 }
 
 // resolveAll resolves every Machine. A version that several Machines refer to

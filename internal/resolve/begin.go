@@ -1,0 +1,91 @@
+package resolve
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
+)
+
+// The reasons why an operation is not begun or not carried on with, whatever
+// its pairs are.
+const (
+	TooOld           Reason = "TooOld"
+	InvalidSelection Reason = "InvalidSelection"
+	NothingSelected  Reason = "NothingSelected"
+	MachineIsNewer   Reason = "MachineIsNewer"
+	RestoredCopy     Reason = "RestoredCopy"
+	DuplicateTarget  Reason = "DuplicateTarget"
+)
+
+// StartedAnnotation holds the UID of the operation that was begun. Backups and
+// re-applied manifests keep annotations and lose status, so that a copy of an
+// operation, or one that lost its record, is told from a new one.
+const StartedAnnotation = "hostformat.unbounded-cloud.io/started"
+
+// CopyFault says why an operation is a copy of one that was begun, or has lost
+// its record; both are empty where it is neither.
+func CopyFault(op *v1alpha3.MachineOperation) (Reason, string) {
+	started, marked := op.Annotations[StartedAnnotation]
+	switch {
+	case marked && started != string(op.UID):
+		return RestoredCopy, fmt.Sprintf(
+			"this is a copy of the operation with UID %s, which was begun: its annotation %s says so; create a new operation if the host is to be replaced again", started, StartedAnnotation)
+	case marked && len(op.Status.Targets) == 0:
+		return RestoredCopy, "this operation was begun and has lost its record, as a restore from a backup does; what was done is not known: look at the host, then create a new operation"
+	}
+	return "", ""
+}
+
+// mostWait is how old an operation may be when it is picked up: long enough to
+// outlast a controller that is restarted, or away for a while. What was meant
+// longer ago than that may not be meant any more.
+const mostWait = time.Hour
+
+// SelectionFault says what makes an operation, or its way of choosing Machines,
+// unfit to begin at a time; both are empty where it is fit. MachinesFault says
+// it of what was chosen.
+func SelectionFault(op *v1alpha3.MachineOperation, now time.Time) (Reason, string) {
+	selector := op.Spec.MachineSelector
+	switch {
+	case now.Sub(op.CreationTimestamp.Time) > mostWait:
+		return TooOld, fmt.Sprintf("the operation is older than %s and was not begun; it does not fire late: create a new operation", mostWait)
+	case (op.Spec.MachineRef == "") == (selector == nil):
+		return InvalidSelection, "exactly one of spec.machineRef and spec.machineSelector must say which Machines to replace; create a new operation with one of them"
+	case selector != nil && len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0:
+		return InvalidSelection, "an empty spec.machineSelector would replace every host of the fleet; create a new operation that selects by at least one label"
+	case selector != nil:
+		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+			return InvalidSelection, "spec.machineSelector is not a label selector: " + err.Error()
+		}
+	}
+	return "", ""
+}
+
+// MachinesFault says what makes the Machines that an operation has chosen unfit
+// to begin with, from their metadata alone; both are empty where they are fit.
+func MachinesFault(op *v1alpha3.MachineOperation, machines []v1alpha3.Machine) (Reason, string) {
+	if len(machines) == 0 {
+		return NothingSelected, "no Machine matches spec.machineSelector; create a new operation when one does"
+	}
+	for i := range machines {
+		if op.CreationTimestamp.Before(&machines[i].CreationTimestamp) {
+			return MachineIsNewer, fmt.Sprintf("Machine %q was created after this operation, which does not wait to fire later; create a new operation", machines[i].Name)
+		}
+	}
+	return "", ""
+}
+
+// DuplicateFault says why a target that is still to be carried out is not: one
+// before it is for the same Machine. The Machines that were seen so far are
+// kept in seen.
+func DuplicateFault(seen map[string]bool, target v1alpha3.OperationTarget) (Reason, string) {
+	again := seen[target.MachineRef]
+	seen[target.MachineRef] = true
+	if again && !target.Phase.Finished() {
+		return DuplicateTarget, "the Machine is a target already; older CRDs let it be listed twice"
+	}
+	return "", ""
+}
