@@ -16,12 +16,15 @@ func (w writer) describe(value any) {
 	case *operationExplanation:
 		fmt.Fprintln(w, w.bold(e.Kind+" "+e.Name))
 		w.field("  ", "phase", shownOr(e.Phase), nil)
+		if e.Refused != "" {
+			w.field("  ", "refused", e.Reason+": "+e.Refused, w.red)
+		}
 		switch {
 		case len(e.Targets) > 0:
 		case e.over:
 			w.field("  ", "targets", "none; it ended before one was frozen", nil)
 		default:
-			w.field("  ", "targets", "none yet; those that spec.machineSelector selects are frozen when it begins", nil)
+			w.field("  ", "targets", "none", nil)
 		}
 		for _, t := range e.Targets {
 			w.target(t)

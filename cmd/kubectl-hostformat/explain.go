@@ -36,12 +36,17 @@ func newExplain(streams genericiooptions.IOStreams) *cobra.Command {
 		Short: "Show which image and format a HostReplace would freeze now, and why",
 		Long: `Show which image and format a HostReplace would freeze for a Machine now, where
 each half comes from, and whether it would be refused. Of an operation, show its
-frozen pairs, what its Machines say today, how they differ, and which targets
-the controller would fail. With -f no cluster is asked: Machines and versions
-come from the files.
+frozen pairs, what its Machines say today, how they differ, and whether the
+controller would fail it, or which targets. With -f no cluster is asked:
+Machines and versions come from the files.
 
-Exit status: 0 if nothing would be refused, 1 if a Machine or an unfinished
-target would be, 2 if the question could not be answered.`,
+Not judged is what depends on more than these objects: on other operations on
+the same Machines (OtherOperation), on how many targets fit one operation
+(TooManyTargets), on CRDs that are too old (SchemaTooOld), on which providers the
+controller has, on its user data (UserDataTooLarge), and on what a provider says.
+
+Exit status: 0 if nothing would be refused, 1 if a Machine, an operation or an
+unfinished target would be, 2 if the question could not be answered.`,
 		Example: `  kubectl hostformat explain machine/worker-1
   kubectl hostformat explain -l rack=7 -o wide
   kubectl hostformat explain mop/swap-7xk2p -o json
@@ -234,7 +239,7 @@ func refusedAny(found []any) error {
 				return errFindings
 			}
 		case *operationExplanation:
-			if slices.ContainsFunc(e.Targets, func(t targetExplanation) bool { return t.Refused != "" }) {
+			if e.Refused != "" || slices.ContainsFunc(e.Targets, func(t targetExplanation) bool { return t.Refused != "" }) {
 				return errFindings
 			}
 		}

@@ -18,6 +18,8 @@ type operationExplanation struct {
 	Kind    string              `json:"kind"`
 	Name    string              `json:"name"`
 	Phase   string              `json:"phase"`
+	Refused string              `json:"refused"`          // why the controller would fail it as a whole; empty if it would not
+	Reason  string              `json:"reason,omitempty"` // the same in one word
 	Targets []targetExplanation `json:"targets"`
 
 	over bool // nothing is going to happen any more
@@ -43,7 +45,7 @@ type targetExplanation struct {
 const manyTargets = 20
 
 // operation explains the targets of an operation or, before they are frozen,
-// the Machine that it names.
+// the Machines that it would begin with.
 func (o *explainOptions) operation(ctx context.Context, raw []byte) (*operationExplanation, error) {
 	op := &v1alpha3.MachineOperation{}
 	if err := json.Unmarshal(raw, op); err != nil {
@@ -55,16 +57,23 @@ func (o *explainOptions) operation(ctx context.Context, raw []byte) (*operationE
 	e := &operationExplanation{Kind: "MachineOperation", Name: op.Name, Phase: string(op.Status.Phase), Targets: []targetExplanation{},
 		over: op.Status.Phase.Finished() || op.DeletionTimestamp != nil}
 	targets, taken := op.Status.Targets, len(op.Status.Targets) > 0
-	if !taken && op.Spec.MachineRef != "" && !e.over {
-		targets = []v1alpha3.OperationTarget{{MachineRef: op.Spec.MachineRef}}
+	var machines map[string][]byte
+	var err error
+	if refused := !e.over && e.refuse(resolve.CopyFault(op)); taken || e.over || refused {
+		machines, err = o.machinesOf(ctx, targets)
+	} else {
+		targets, machines, err = o.begin(ctx, e, op)
 	}
-	machines, err := o.machinesOf(ctx, targets)
 	if err != nil {
 		return nil, err
 	}
+	seen := map[string]bool{}
 	for _, target := range targets {
 		t := targetExplanation{Machine: target.MachineRef, Phase: string(target.Phase), Differs: []string{},
-			taken: taken, over: e.over || target.Phase.Finished()}
+			taken: taken, over: e.over || target.Phase.Finished() || taken && e.Refused != ""}
+		if reason, message := resolve.DuplicateFault(seen, target); !t.over {
+			t.Reason, t.Refused = string(reason), message
+		}
 		if err := t.explain(ctx, o.reader, target, machines[target.MachineRef]); err != nil {
 			return nil, err
 		}
@@ -126,7 +135,7 @@ func (t *targetExplanation) explain(ctx context.Context, reader *versions, targe
 	}
 	pair := resolve.Pair{Image: resolve.TrimImage(input.HostImage), Format: input.ProvisioningFormat}
 	t.Frozen = pair.Format != ""
-	if !t.over && !target.Accepted() {
+	if !t.over && t.Refused == "" && !target.Accepted() {
 		t.judge(&pair, input, machine)
 	}
 	t.Image, t.Format = pair.Image, string(pair.Format)

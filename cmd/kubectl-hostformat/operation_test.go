@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -59,7 +60,7 @@ func TestExplainTargets(t *testing.T) {
 		"complete, unreadable":    {"uid: u-1", "status: {observedProvisioningFormat: 7}", complete, frozen, "", []string{"the Machine cannot be read: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			manifests := head + "MachineOperation\nmetadata: {name: swap}\nspec: {operationKind: HostReplace, machineRef: a}\nstatus: {" + test.phase
+			manifests := head + "MachineOperation\nmetadata: {name: swap, " + before(time.Minute) + "}\nspec: {operationKind: HostReplace, machineRef: a}\nstatus: {" + test.phase
 			if test.target != "" {
 				manifests += ", targets: [{machineRef: a, " + test.target + "}]"
 			}

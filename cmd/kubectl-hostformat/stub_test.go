@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
 )
@@ -44,7 +46,15 @@ func (s *stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource, name, single := strings.Cut(path, "/")
 	w.Header().Set("Content-Type", "application/json")
 	if !ok || !single {
-		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{}, "items": s.objects[resource]})
+		selector, _ := labels.Parse(r.URL.Query().Get("labelSelector"))
+		items := []any{}
+		for _, content := range s.objects[resource] {
+			u := unstructured.Unstructured{Object: content}
+			if selector.Matches(labels.Set(u.GetLabels())) {
+				items = append(items, content)
+			}
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{}, "items": items})
 		return
 	}
 	for _, content := range s.objects[resource] {
