@@ -50,7 +50,7 @@ func (w writer) pair(indent string, e *explanation) {
 // target describes a target of an operation: what it has frozen, why it would
 // fail, and what its Machine says today.
 func (w writer) target(t targetExplanation) {
-	fmt.Fprintf(w, "  target %s\n", w.bold(t.Machine))
+	fmt.Fprintf(w, "  target %s\n", w.bold(shownOr(t.Machine)))
 	const legacy = "it is from before the format field"
 	switch {
 	case !t.taken:

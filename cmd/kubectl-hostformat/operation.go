@@ -88,6 +88,9 @@ func (o *explainOptions) machinesOf(ctx context.Context, targets []v1alpha3.Oper
 	machines := map[string][]byte{}
 	if len(targets) < manyTargets {
 		for _, target := range targets {
+			if !resolve.NamesMachine(target.MachineRef) {
+				continue
+			}
 			raw, err := o.cluster.get(ctx, "machines", target.MachineRef)
 			switch {
 			case err == nil:

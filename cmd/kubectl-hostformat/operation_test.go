@@ -105,6 +105,25 @@ func TestExplainOperationThatIsDeleted(t *testing.T) {
 	require.Zero(t, code, stderr)
 }
 
+// What cannot be the name of a Machine names none; the other targets are
+// explained all the same.
+func TestExplainTargetThatIsNoName(t *testing.T) {
+	const input = ", input: {hostImage: img-a, provisioningFormat: CloudInit}}"
+	for _, ref := range []string{"A/../b", "''", "..", "'a b'"} {
+		op := head + "MachineOperation\nmetadata: {name: swap, " + before(time.Minute) + "}\nspec: {operationKind: HostReplace, machineRef: " + ref + "}\n"
+		fine := "---\n" + head + "Machine\nmetadata: {name: a}\nspec: {host: {image: img-a, provisioningFormat: CloudInit}}"
+		stdout, stderr, code := newStub(t, op+"status: {targets: [{machineRef: "+ref+input+", {machineRef: a"+input+"]}\n"+fine).of(t, "explain", "mop/swap")
+		require.Equal(t, exitFindings, code, stderr)
+		require.Contains(t, stdout, "refused   MachineNotFound: the Machine does not exist any more")
+		require.Contains(t, stdout, "today     the Machine says the same")
+		if ref != "''" { // it names none, and is not begun for that
+			stdout, stderr, code = newStub(t, op+fine).of(t, "explain", "mop/swap", "-o", "json")
+			require.Equal(t, exitFindings, code, stderr)
+			require.Contains(t, stdout, `"reason": "MachineNotFound"`)
+		}
+	}
+}
+
 // Many targets take one list of the Machines, few take one read each.
 func TestExplainReadsManyMachinesAtOnce(t *testing.T) {
 	for targets, want := range map[int]int{2: 2, 200: 0} {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -270,4 +271,13 @@ func TestUserDataIsCloudConfig(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	out, err = check([]byte("#cloud-config\nruncmd: {}\n"))
 	require.Error(t, err, "%s", out)
+}
+
+// What is no name is not asked for: the API server would refuse the path, and the
+// target would be held up for ever.
+func TestMachineRefThatIsNoName(t *testing.T) {
+	for _, ref := range []string{"", "A/../b", ".."} {
+		_, err := (&Reconciler{}).readMachine(t.Context(), ref)
+		require.True(t, apierrors.IsNotFound(err), "%q: %v", ref, err)
+	}
 }

@@ -115,8 +115,12 @@ func (r *Reconciler) read(ctx context.Context, name string) (*record, error) {
 	return newRecord(raw)
 }
 
-// readMachine reads a Machine live.
+// readMachine reads a Machine live. What cannot be the name of one is not found,
+// rather than asked for again and again.
 func (r *Reconciler) readMachine(ctx context.Context, name string) (*v1alpha3.Machine, error) {
+	if !resolve.NamesMachine(name) {
+		return nil, apierrors.NewNotFound(v1alpha3.GroupVersion.WithResource("machines").GroupResource(), name)
+	}
 	machine := &v1alpha3.Machine{}
 	return machine, r.Live.Get(ctx, types.NamespacedName{Name: name}, machine)
 }

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -114,11 +113,6 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 func (r *Reconciler) machinesOf(ctx context.Context, op *record) ([]v1alpha3.Machine, error) {
 	var machines []v1alpha3.Machine
 	if op.Spec.MachineRef != "" {
-		// The API server refuses such a name in a path, which would look like a
-		// read that failed.
-		if len(validation.IsDNS1123Subdomain(op.Spec.MachineRef)) > 0 {
-			return nil, apierrors.NewNotFound(v1alpha3.GroupVersion.WithResource("machines").GroupResource(), op.Spec.MachineRef)
-		}
 		machine, err := r.readMachine(ctx, op.Spec.MachineRef)
 		if err != nil {
 			return nil, err
