@@ -194,9 +194,9 @@ func (r *report) text(f finding) {
 	if r.count == 1 {
 		r.printf("%s\n", r.bold(fmt.Sprintf("%-8s %-*s %s", "FINDING", ruleWidth, "RULE", "OBJECT")))
 	}
-	name := f.Kind + "/" + f.Name
+	name := f.Kind + "/" + shown(f.Name)
 	if f.Source != "" {
-		name += "  (" + f.Source + ")"
+		name += "  (" + shown(f.Source) + ")"
 	}
 	r.printf("%s %-*s %s\n", paint(fmt.Sprintf("%-8s", f.Finding)), ruleWidth, f.Rule, name)
 	message := f.Message
@@ -204,7 +204,7 @@ func (r *report) text(f finding) {
 		message = f.Field + ": " + message
 	}
 	if r.output == "wide" {
-		r.printf("         %s\n", message)
+		r.printf("         %s\n", visible(message))
 		return
 	}
 	for _, line := range wrap(message, width-9) {

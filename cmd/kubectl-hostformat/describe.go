@@ -11,10 +11,10 @@ import (
 func (w writer) describe(value any) {
 	switch e := value.(type) {
 	case *explanation:
-		fmt.Fprintln(w, w.bold(e.Kind+" "+e.Name))
+		fmt.Fprintln(w, w.bold(e.Kind+" "+shown(e.Name)))
 		w.pair("  ", e)
 	case *operationExplanation:
-		fmt.Fprintln(w, w.bold(e.Kind+" "+e.Name))
+		fmt.Fprintln(w, w.bold(e.Kind+" "+shown(e.Name)))
 		w.field("  ", "phase", shownOr(e.Phase), nil)
 		if e.Refused != "" {
 			w.field("  ", "refused", e.Reason+": "+e.Refused, w.red)
@@ -34,7 +34,7 @@ func (w writer) describe(value any) {
 
 func (w writer) pair(indent string, e *explanation) {
 	if e.Format != "" {
-		w.field(indent, "image", shownImage(e)+", "+source(e.ImageSource, e.Version), nil)
+		w.imageField(indent, "image", shownImage(e), source(e.ImageSource, e.Version), nil)
 		w.field(indent, "format", e.Format+", "+source(e.FormatSource, e.Version), nil)
 	}
 	if e.Refused == "" {
@@ -50,19 +50,19 @@ func (w writer) pair(indent string, e *explanation) {
 // target describes a target of an operation: what it has frozen, why it would
 // fail, and what its Machine says today.
 func (w writer) target(t targetExplanation) {
-	fmt.Fprintf(w, "  target %s\n", w.bold(shownOr(t.Machine)))
+	fmt.Fprintf(w, "  target %s\n", w.bold(shownOr(shown(t.Machine))))
 	const legacy = "it is from before the format field"
 	switch {
 	case !t.taken:
 		w.field("    ", "frozen", "not yet", nil)
 	case t.Frozen:
-		w.field("    ", "frozen", shownKept(t.Image)+", "+t.Format, nil)
+		w.imageField("    ", "frozen", shownKept(t.Image), shown(t.Format), nil)
 	case t.Format != "":
-		w.field("    ", "snapshot", shownKept(t.Image)+", "+t.Format+" as of today: "+legacy+", and its format may still change", w.yellow)
+		w.imageField("    ", "snapshot", shownKept(t.Image), t.Format+" as of today: "+legacy+", and its format may still change", w.yellow)
 	case t.over:
-		w.field("    ", "snapshot", shownKept(t.Image)+", without a format: "+legacy, nil)
+		w.imageField("    ", "snapshot", shownKept(t.Image), "without a format: "+legacy, nil)
 	default:
-		w.field("    ", "snapshot", shownKept(t.Image)+", and no format today: "+legacy, w.yellow)
+		w.imageField("    ", "snapshot", shownKept(t.Image), "and no format today: "+legacy, w.yellow)
 	}
 	if t.Refused != "" && (t.taken || t.Now == nil) {
 		w.field("    ", "refused", t.Reason+": "+t.Refused, w.red)
@@ -118,7 +118,7 @@ func shownKept(image string) string {
 	if image == "" {
 		return "(the current image)"
 	}
-	return resolve.Excerpt(image)
+	return shown(image)
 }
 
 func shownOr(text string) string {

@@ -217,7 +217,7 @@ func explanationTable(machines []*explanation, wide bool) *metav1.Table {
 	const between, least = 3, len("(the current image)")
 	name, format, reason := len("NAME"), len("FORMAT"), len("REFUSED")
 	for _, e := range machines {
-		name, format, reason = max(name, len(e.Name)), max(format, len(e.Format)), max(reason, len(e.Reason))
+		name, format, reason = max(name, len(shown(e.Name))), max(format, len(e.Format)), max(reason, len(e.Reason))
 	}
 	room := max(width-name-format-reason-3*between, least)
 	for _, e := range machines {
@@ -225,7 +225,7 @@ func explanationTable(machines []*explanation, wide bool) *metav1.Table {
 		if !wide {
 			image = resolve.Cut(image, room)
 		}
-		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{e.Name, image, shownOr(e.Format), shownOr(e.Reason), shownOr(string(e.ImageSource)), shownOr(string(e.FormatSource)), e.Refused}})
+		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{shown(e.Name), image, shownOr(e.Format), shownOr(e.Reason), shownOr(string(e.ImageSource)), shownOr(string(e.FormatSource)), visible(e.Refused)}})
 	}
 	return table
 }

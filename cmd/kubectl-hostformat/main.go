@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 	case ctx.Err() != nil:
 		fmt.Fprintln(streams.ErrOut, "error: interrupted")
 	default:
-		fmt.Fprintf(streams.ErrOut, "error: %s\n", explained(err))
+		fmt.Fprintf(streams.ErrOut, "error: %s\n", visible(explained(err)))
 	}
 	return exitTrouble
 }

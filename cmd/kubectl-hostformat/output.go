@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -84,10 +85,27 @@ func (w writer) red(text string) string    { return w.colour("31", text) }
 func (w writer) green(text string) string  { return w.colour("32", text) }
 func (w writer) yellow(text string) string { return w.colour("33", text) }
 
-// field writes one line of a description, wrapped below its own column.
+// column is where the text of a field starts.
+const column = 10
+
+// field writes one field of a description, wrapped below its own column.
 func (w writer) field(indent, name, text string, paint func(string) string) {
-	const column = 10
-	lines := wrap(text, width-len(indent)-column)
+	w.lines(indent, name, wrap(text, width-len(indent)-column), paint)
+}
+
+// imageField writes a field that is an image, as it is shown, and more words
+// about it. The image is whole, since it may be copied: a long one has a line of
+// its own, which nothing is added to, and which may then be too wide.
+func (w writer) imageField(indent, name, image, more string, paint func(string) string) {
+	room, length := width-len(indent)-column, utf8.RuneCountInString(image)
+	if length <= room/2 || length+len(", ")+utf8.RuneCountInString(more) <= room {
+		w.lines(indent, name, wrapWords(append([]string{image + ","}, words(more)...), room), paint)
+		return
+	}
+	w.lines(indent, name, append([]string{image}, wrap(more, room)...), paint)
+}
+
+func (w writer) lines(indent, name string, lines []string, paint func(string) string) {
 	for i, line := range lines {
 		if paint != nil {
 			line = paint(line)
@@ -99,24 +117,56 @@ func (w writer) field(indent, name, text string, paint func(string) string) {
 	}
 }
 
-// wrap breaks a text between words. A word that is longer than a line stays
-// whole: it may be copied.
-func wrap(text string, width int) []string {
-	var lines []string
-	line, used := &strings.Builder{}, 0
-	for word := range strings.FieldsSeq(text) {
-		length := utf8.RuneCountInString(word)
-		switch {
-		case used == 0:
-		case used+1+length > width:
-			lines = append(lines, line.String())
-			line, used = &strings.Builder{}, 0
-		default:
-			line.WriteByte(' ')
-			used++
+// wrap breaks a text between words, with what would not be seen escaped.
+func wrap(text string, width int) []string { return wrapWords(words(visible(text)), width) }
+
+// words splits a text at single spaces. Longer runs stand inside a value, such
+// as an image that is quoted, which would be another one without them.
+func words(text string) []string {
+	var words []string
+	start := 0
+	for i := 1; i < len(text)-1; i++ {
+		if text[i] == ' ' && text[i-1] != ' ' && text[i+1] != ' ' {
+			words, start = append(words, text[start:i]), i+1
 		}
-		line.WriteString(word)
-		used += length
 	}
-	return append(lines, line.String())
+	return append(words, text[start:])
+}
+
+// wrapWords puts words on lines. One that is longer than a line stays whole: it
+// may be copied.
+func wrapWords(words []string, width int) []string {
+	var lines []string
+	line, used := words[0], utf8.RuneCountInString(words[0])
+	for _, word := range words[1:] {
+		length := utf8.RuneCountInString(word)
+		if used+1+length > width {
+			lines, line, used = append(lines, line), word, length
+			continue
+		}
+		line, used = line+" "+word, used+1+length
+	}
+	return append(lines, line)
+}
+
+// visible escapes what a terminal would act upon, or not show. What objects hold
+// was written by anybody.
+func visible(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if strconv.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
+}
+
+// shown is a value as it is shown: in quotes where something in it is not.
+func shown(value string) string {
+	if visible(value) == value {
+		return value
+	}
+	return strconv.Quote(value)
 }
