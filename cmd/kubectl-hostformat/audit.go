@@ -194,11 +194,10 @@ func (r *report) text(f finding) {
 	if r.count == 1 {
 		r.printf("%s\n", r.bold(fmt.Sprintf("%-8s %-*s %s", "FINDING", ruleWidth, "RULE", "OBJECT")))
 	}
-	name := f.Kind + "/" + shown(f.Name)
+	r.printf("%s %-*s %s\n", paint(fmt.Sprintf("%-8s", f.Finding)), ruleWidth, f.Rule, f.Kind+"/"+shown(f.Name))
 	if f.Source != "" {
-		name += "  (" + shown(f.Source) + ")"
+		r.printf("         in %s\n", shown(f.Source))
 	}
-	r.printf("%s %-*s %s\n", paint(fmt.Sprintf("%-8s", f.Finding)), ruleWidth, f.Rule, name)
 	message := f.Message
 	if f.Field != "" {
 		message = f.Field + ": " + message
