@@ -78,6 +78,9 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if c.dir, err = os.MkdirTemp("", "hostformat-"); err != nil {
 		return nil, err
 	}
+	if err = c.keepControlPlane(); err != nil {
+		return nil, err
+	}
 	for flag, value := range o.APIServer {
 		c.env.ControlPlane.GetAPIServer().Configure().Set(flag, value)
 	}

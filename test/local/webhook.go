@@ -54,7 +54,11 @@ func (p *process) ended() bool {
 }
 
 func (c *Cluster) buildPrograms(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", c.dir, "./cmd/...")
+	args := []string{"build", "-o", c.dir}
+	if os.Getenv("HOSTFORMAT_RACE") != "" {
+		args = append(args, "-race")
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/...")...)
 	cmd.Dir = c.Root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building: %w: %s", err, out)
@@ -156,6 +160,10 @@ func (c *Cluster) Done() <-chan struct{} { return c.webhook.done }
 
 // WebhookPID is the process of the webhook, while it runs.
 func (c *Cluster) WebhookPID() int { return c.webhook.cmd.Process.Pid }
+
+// RenewCertificate replaces the serving pair of the webhook by another one of
+// the same authority.
+func (c *Cluster) RenewCertificate() error { return c.mintCertificate() }
 
 func (c *Cluster) mintCertificate() (err error) {
 	if c.ca == nil {

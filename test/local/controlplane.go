@@ -1,0 +1,76 @@
+package local
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// The programs of a control plane.
+const (
+	APIServer = "kube-apiserver"
+	Etcd      = "etcd"
+)
+
+// keepControlPlane has the control plane keep certificates and data in folders
+// of this cluster, so that each of its programs can be stopped and started with
+// nothing lost, and note who they are, so that they can be killed.
+func (c *Cluster) keepControlPlane() error {
+	path := map[string]string{}
+	for _, name := range []string{APIServer, Etcd} {
+		if err := os.Mkdir(filepath.Join(c.dir, name), 0o700); err != nil {
+			return err
+		}
+		path[name] = filepath.Join(c.dir, name+".sh")
+		script := fmt.Sprintf("#!/bin/sh\necho $$ > '%s'\nexec '%s' \"$@\"\n", c.pidFile(name), filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), name))
+		if err := os.WriteFile(path[name], []byte(script), 0o700); err != nil {
+			return err
+		}
+	}
+	c.env.ControlPlaneStartTimeout = time.Minute // on a machine that has other work
+	server := c.env.ControlPlane.GetAPIServer()
+	server.Path, server.CertDir = path[APIServer], filepath.Join(c.dir, APIServer)
+	c.env.ControlPlane.Etcd = &envtest.Etcd{Path: path[Etcd], DataDir: filepath.Join(c.dir, Etcd)}
+	return nil
+}
+
+func (c *Cluster) pidFile(name string) string { return filepath.Join(c.dir, name+".pid") }
+
+// StopProgram ends a program of the control plane gracefully.
+func (c *Cluster) StopProgram(name string) error {
+	if name == Etcd {
+		return c.env.ControlPlane.Etcd.Stop()
+	}
+	return c.env.ControlPlane.APIServer.Stop()
+}
+
+// KillProgram ends a program of the control plane as a crash does.
+func (c *Cluster) KillProgram(name string) error {
+	text, err := os.ReadFile(c.pidFile(name))
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return err
+	}
+	return c.StopProgram(name) // waits until it has ended
+}
+
+// StartProgram starts a program of the control plane that was ended, on the
+// same port and with the same data, and waits until it is healthy.
+func (c *Cluster) StartProgram(name string) error {
+	if name == Etcd {
+		return c.env.ControlPlane.Etcd.Start()
+	}
+	return c.env.ControlPlane.APIServer.Start()
+}
