@@ -1,0 +1,144 @@
+package operation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
+)
+
+// forgetful replaces a host at every call that it accepts, whatever its key.
+type forgetful struct {
+	refuse, lose bool // the first call: it is not accepted, or its answer is lost
+	calls, acts  int
+}
+
+func (p *forgetful) Replace(context.Context, Replacement) (string, error) {
+	p.calls++
+	if p.refuse && p.calls == 1 {
+		return "", errors.New("not now")
+	}
+	p.acts++
+	if p.lose && p.calls == 1 {
+		return "", errors.New("the answer is lost")
+	}
+	return "job", nil
+}
+
+func (p *forgetful) Lookup(context.Context, string) (string, bool, error) {
+	return "job", p.acts > 0, nil
+}
+
+func (p *forgetful) Poll(context.Context, string) (Progress, error) {
+	return Progress{State: Succeeded}, nil
+}
+
+// A clock that is set hours forth or back, and right again, before any step from
+// the frozen pair on: the host is replaced once, no operation that was begun is
+// too old, and none waits for hours.
+func TestClockSteps(t *testing.T) {
+	began := time.Unix(1_800_000_000, 0)
+	for name, provider := range map[string]forgetful{
+		"accepted": {}, "refused once": {refuse: true}, "answer lost": {lose: true},
+	} {
+		for _, by := range []time.Duration{5 * time.Hour, -5 * time.Hour} {
+			for _, lasting := range []bool{true, false} {
+				for at := 1; at <= 6; at++ {
+					t.Run(fmt.Sprintf("%s, set by %s before step %d, lasting: %t", name, by, at, lasting), func(t *testing.T) {
+						provider := provider
+						clock := clocktesting.NewFakePassiveClock(began)
+						r := reconcilerFor(t, began, clock, &provider)
+						request := reconcile.Request{NamespacedName: types.NamespacedName{Name: "op"}}
+						var waited time.Duration
+						for step := range 20 {
+							switch {
+							case step == at:
+								clock.SetTime(clock.Now().Add(by))
+							case step == at+1 && !lasting:
+								clock.SetTime(clock.Now().Add(-by))
+							}
+							result, err := r.Reconcile(t.Context(), request)
+							require.NoError(t, err)
+							waited += result.RequeueAfter
+							clock.SetTime(clock.Now().Add(result.RequeueAfter))
+							if step == 0 {
+								op, err := r.read(t.Context(), "op")
+								require.NoError(t, err)
+								require.True(t, op.frozen(), "%+v", op.Status)
+							}
+						}
+						op, err := r.read(t.Context(), "op")
+						require.NoError(t, err)
+						require.Equal(t, v1alpha3.OperationComplete, op.Status.Phase, op.Status.Message)
+						require.Equal(t, 1, provider.acts)
+						require.Equal(t, "img-a", op.Status.Targets[0].Input.HostImage)
+						require.Less(t, waited, 10*time.Minute)
+					})
+				}
+			}
+		}
+	}
+}
+
+// Before anything is frozen a clock that is fast by more than an hour makes an
+// operation too old, which calls nobody; one that is slow does no harm.
+func TestClockIsWrongFromTheStart(t *testing.T) {
+	began := time.Unix(1_800_000_000, 0)
+	for by, want := range map[time.Duration]string{5 * time.Hour: "TooOld", -5 * time.Hour: "Replaced"} {
+		provider := forgetful{}
+		r := reconcilerFor(t, began, clocktesting.NewFakePassiveClock(began.Add(by)), &provider)
+		for range 10 {
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "op"}})
+			require.NoError(t, err)
+		}
+		op, err := r.read(t.Context(), "op")
+		require.NoError(t, err)
+		require.Equal(t, want, reasonFor(op), op.Status.Message)
+		require.Equal(t, want == "Replaced", provider.acts == 1)
+	}
+}
+
+func reasonFor(op *record) string {
+	for _, condition := range op.Status.Conditions {
+		if condition.Type == ConditionComplete {
+			return condition.Reason
+		}
+	}
+	return ""
+}
+
+// reconcilerFor stands on an API server in memory that holds a Machine and an
+// operation on it.
+func reconcilerFor(t *testing.T, began time.Time, clock *clocktesting.FakePassiveClock, provider Provider) *Reconciler {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	require.NoError(t, v1alpha3.AddToScheme(scheme))
+	machine := &v1alpha3.Machine{ObjectMeta: metav1.ObjectMeta{Name: "worker-1", UID: "m-1", CreationTimestamp: metav1.NewTime(began.Add(-time.Hour))}}
+	machine.Spec.Host = &v1alpha3.MachineHost{HostTemplate: v1alpha3.HostTemplate{Image: "img-a", ProvisioningFormat: v1alpha3.CloudInit}, External: &v1alpha3.ExternalHost{Provider: "P"}}
+	op := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha3.GroupVersion.String(), "kind": "MachineOperation",
+		"metadata": map[string]any{"name": "op", "uid": "u-1", "creationTimestamp": timestamp(began)},
+		"spec":     map[string]any{"operationKind": "HostReplace", "machineRef": "worker-1"},
+	}}
+	userData, err := NewUserData(nil)
+	require.NoError(t, err)
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine, op).
+		WithStatusSubresource(op).WithIndex(op, machineIndex, indexByMachine).Build()
+	return &Reconciler{
+		Live: c, Cache: c, Writer: c, Providers: map[string]Provider{"P": provider}, UserData: userData,
+		Recorder: events.NewFakeRecorder(1000), Clock: clock, Backoff: Backoff{Base: time.Second, Cap: 5 * time.Minute}, PollInterval: time.Second,
+	}
+}
