@@ -80,6 +80,15 @@ dev: ## Run a local cluster with the webhook until Ctrl-C; CRDS=DIR for other CR
 scale: ## Run 2,000 operations on 10,000 Machines; prints time and peak memory.
 	@$(ASSETS); HOSTFORMAT_SCALE=1 go test -timeout 40m -count=1 -v -run TestScale ./test/e2e | grep -a '^scale:\|^---\|^ok\|^FAIL'
 
+.PHONY: soak
+soak: ## Write for HOSTFORMAT_SOAK, 5m, over a bad network; memory must stay flat.
+	@$(ASSETS); HOSTFORMAT_SOAK=$${HOSTFORMAT_SOAK:-5m} go test -timeout 0 -count=1 -v -run TestSoak ./test/faults | grep -a '^faults:\|^soak:\|^---\|^ok\|^FAIL'
+
+.PHONY: race
+race: ## Run all tests but test/e2e, and the webhook in test/faults, with the race detector.
+	@$(ASSETS); export HOSTFORMAT_RACE=1 GORACE=halt_on_error=1; echo "go test -race: builds everything anew, some minutes when cold"; \
+		env -u KUBECONFIG go test -race -timeout 20m $$(go list ./... | grep -v /test/e2e)
+
 .PHONY: e2e-kind
 e2e-kind: ## Test the installed webhook on a kind cluster; needs docker, kind and kubectl.
 	@$(MAKE) --no-print-directory image IMAGE=hostformat:latest
