@@ -78,11 +78,17 @@ func (o *checkOptions) run() error {
 	without := map[string]int{} // manifests, by the kind that has no schema
 	err = manifests(o.config, o.streams.In, o.files, func(obj object, source string) error {
 		out.read++
-		findings := judged(obj, "", nil)
-		if schema, known := schemas[obj.Kind]; known {
-			findings = append(findings, schema.check(obj)...)
-		} else if schemas != nil {
-			without[obj.Kind]++
+		var findings []finding
+		schema, known := schemas[obj.Kind]
+		if fault := obj.misspelt(); fault != "" {
+			findings = []finding{{Finding: findRefuse, Rule: "kind", Kind: obj.Kind, Name: obj.name(), Field: "kind", Message: fault}}
+		} else {
+			findings = judged(obj, "", nil)
+			if known {
+				findings = append(findings, schema.check(obj)...)
+			} else if schemas != nil {
+				without[obj.Kind]++
+			}
 		}
 		for i := range findings {
 			findings[i].Source = source

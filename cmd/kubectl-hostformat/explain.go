@@ -146,7 +146,10 @@ func (o *explainOptions) named(ctx context.Context, arg string) (any, error) {
 // that they hold.
 func (o *explainOptions) explainFiles(ctx context.Context) error {
 	var machines []object
-	err := manifests(o.config, o.streams.In, o.files, func(obj object, _ string) error {
+	err := manifests(o.config, o.streams.In, o.files, func(obj object, source string) error {
+		if fault := obj.misspelt(); fault != "" {
+			return fmt.Errorf("%s: %s", source, fault)
+		}
 		switch obj.Kind {
 		case "Machine":
 			machines = append(machines, obj)

@@ -41,7 +41,11 @@ func explainMachine(ctx context.Context, reader *versions, raw []byte) (*explana
 	if machine == nil {
 		return &explanation{Kind: "Machine", Name: nameOf(raw), Refused: fault, Reason: reasonUnreadable}, nil
 	}
-	return resolved(ctx, reader, machine)
+	e, err := resolved(ctx, reader, machine)
+	if err == nil && e.Name == "" {
+		e.Name = nameOf(raw) // of a manifest: it is still to be made
+	}
+	return e, err
 }
 
 // readMachine returns a Machine, or what is wrong with it.

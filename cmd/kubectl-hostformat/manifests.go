@@ -13,8 +13,9 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// manifests hands over the objects of our kinds that files, folders or
-// standard input hold, and where each stands. Others are passed over.
+// manifests hands over the objects of our kinds, however those are spelt, that
+// files, folders or standard input hold, and where each stands. Others are
+// passed over.
 func manifests(flags *genericclioptions.ConfigFlags, in io.Reader, files resource.FilenameOptions, visit func(o object, source string) error) error {
 	builder := resource.NewBuilder(flags).Unstructured().Local().ContinueOnError()
 	if slices.Contains(files.Filenames, "-") {
@@ -24,7 +25,11 @@ func manifests(flags *genericclioptions.ConfigFlags, in io.Reader, files resourc
 	if len(files.Filenames) > 0 {
 		builder = builder.FilenameParam(false, &files)
 	}
-	return builder.Flatten().Do().Visit(func(info *resource.Info, err error) error {
+	found := builder.Flatten().Do()
+	if err := found.Err(); err != nil {
+		return fmt.Errorf("%w; -f takes a file, a folder with *.yaml, *.yml or *.json (and -R its subfolders), or - for standard input", err)
+	}
+	return found.Visit(func(info *resource.Info, err error) error {
 		if err != nil {
 			return err
 		}
@@ -32,8 +37,8 @@ func manifests(flags *genericclioptions.ConfigFlags, in io.Reader, files resourc
 		if !ok || u.GetAPIVersion() != v1alpha3.GroupVersion.String() {
 			return nil
 		}
-		if _, err := plural(u.GetKind()); err != nil {
-			return nil //nolint:nilerr // another kind of our group is not ours to judge
+		if meantKind(u.GetKind()) == "" {
+			return nil // another kind of our group is not ours to judge
 		}
 		raw, err := json.Marshal(u.Object)
 		if err != nil {

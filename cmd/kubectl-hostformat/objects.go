@@ -36,6 +36,17 @@ func plural(word string) (string, error) {
 	return "", fmt.Errorf("%q is none of machine (mach), machineconfiguration (mc), machineconfigurationversion (mcv) and machineoperation (mop)", word)
 }
 
+// meantKind returns the kind that a word in a manifest means; empty if none.
+func meantKind(word string) string {
+	name, err := plural(word)
+	for _, r := range resources {
+		if err == nil && r.plural == name {
+			return r.kind
+		}
+	}
+	return ""
+}
+
 // object is what every kind has, and the JSON that it came from.
 type object struct {
 	APIVersion string `json:"apiVersion"`
@@ -50,6 +61,15 @@ type object struct {
 func parse(raw []byte) (object, error) {
 	o := object{raw: raw}
 	return o, json.Unmarshal(raw, &o)
+}
+
+// misspelt says what is wrong with how the kind is spelt; it is empty if nothing
+// is. The API server takes no other spelling.
+func (o object) misspelt() string {
+	if meant := meantKind(o.Kind); meant != o.Kind {
+		return fmt.Sprintf("no such kind: %q; write %s", o.Kind, meant)
+	}
+	return ""
 }
 
 func (o object) name() string {
