@@ -65,7 +65,12 @@ now, on an object that has none. Findings are:
 That a deployed version may not change is no finding.
 
 Exit status: 0 clean, 1 with findings, 2 if not all could be read.`,
-		Args: cobra.NoArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("audit reads the whole cluster and takes no %q; %s explain tells of one object", args[0], cmd.Parent().CommandPath())
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	flags := cmd.Flags()

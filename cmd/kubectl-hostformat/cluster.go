@@ -28,7 +28,7 @@ type cluster struct{ client *rest.RESTClient }
 func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 	config, err := flags.ToRESTConfig()
 	if err != nil {
-		return nil, err
+		return nil, &unconfigured{err}
 	}
 	config = rest.CopyConfig(config)
 	config.GroupVersion, config.APIPath = &v1alpha3.GroupVersion, "/apis"
@@ -58,6 +58,12 @@ func answer(ctx context.Context, request *rest.Request) ([]byte, error) {
 	}
 	return result.Raw()
 }
+
+// unconfigured is an error of what says which cluster to ask.
+type unconfigured struct{ err error }
+
+func (e *unconfigured) Error() string { return e.err.Error() }
+func (e *unconfigured) Unwrap() error { return e.err }
 
 // unreachable is an error of the connection to the API server. Manifests may
 // come over the network, too, and a full disk is a net.Error.
@@ -111,10 +117,13 @@ func (c *cluster) each(ctx context.Context, resource, selector string, chunk int
 // explained adds to an error of the connection or the API server what to do
 // about it.
 func explained(err error) string {
+	config, noConfig := errors.AsType[*unconfigured](err)
 	_, noAnswer := errors.AsType[*unreachable](err)
 	switch {
-	case clientcmd.IsEmptyConfig(err), clientcmd.IsConfigurationInvalid(err):
+	case noConfig && (clientcmd.IsEmptyConfig(config.err) || clientcmd.IsConfigurationInvalid(config.err)):
 		return err.Error() + "; name a cluster with --kubeconfig or --context, or use -f for manifests"
+	case noConfig:
+		return err.Error() + "; kubectl config get-contexts lists what there is, and --kubeconfig names another file"
 	case apierrors.IsForbidden(err):
 		return err.Error() + "; this needs get and list on machines, machineconfigurations, machineconfigurationversions and machineoperations of unbounded-cloud.io"
 	case apierrors.IsUnauthorized(err):

@@ -45,7 +45,7 @@ func (o *checkOptions) schemas() (map[string]crdSchema, error) {
 	}
 	files, err := fs.ReadDir(dir, ".")
 	if err != nil {
-		return nil, fmt.Errorf("--with-crds: %s: %w", o.crds, err)
+		return nil, fmt.Errorf("--with-crds: %s: %w; name a folder that holds the CRDs", o.crds, err)
 	}
 	schemas := map[string]crdSchema{}
 	for _, file := range files {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/resource"
@@ -79,7 +81,13 @@ func (o *explainOptions) run(ctx context.Context, args []string) error {
 	if len(o.files.Filenames) > 0 {
 		return o.explainFiles(ctx)
 	}
-	var err error
+	named, err := parseNames(args)
+	if err != nil {
+		return err
+	}
+	if _, err := labels.Parse(o.selector); err != nil {
+		return fmt.Errorf("-l: %w", err)
+	}
 	if o.cluster, err = connect(o.config); err != nil {
 		return err
 	}
@@ -92,7 +100,7 @@ func (o *explainOptions) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if len(args) > 0 {
-		return o.explainNamed(ctx, args)
+		return o.explainNamed(ctx, named)
 	}
 	var found []any
 	err = o.cluster.each(ctx, "machines", o.selector, defaultChunk, func(raw []byte, _ int64) error {
@@ -106,31 +114,42 @@ func (o *explainOptions) run(ctx context.Context, args []string) error {
 	return o.print(found, true)
 }
 
-func (o *explainOptions) explainNamed(ctx context.Context, args []string) error {
-	var found []any
+// parseNames takes Machines and operations, given as kind/name, apart.
+func parseNames(args []string) (named [][2]string, err error) {
 	for _, arg := range args {
-		e, err := o.named(ctx, arg)
+		kind, name, ok := strings.Cut(arg, "/")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%q is not of the form machine/NAME or machineoperation/NAME", arg)
+		}
+		resource, err := plural(kind)
+		if err != nil {
+			return nil, err
+		}
+		if resource != "machines" && resource != "machineoperations" {
+			return nil, fmt.Errorf("%s cannot be explained; name a Machine that refers to it", arg)
+		}
+		if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {
+			return nil, fmt.Errorf("%q cannot be the name of an object: %s", name, faults[0])
+		}
+		named = append(named, [2]string{resource, name})
+	}
+	return named, nil
+}
+
+func (o *explainOptions) explainNamed(ctx context.Context, named [][2]string) error {
+	var found []any
+	for _, one := range named {
+		e, err := o.named(ctx, one[0], one[1])
 		if err != nil {
 			return err
 		}
 		found = append(found, e)
 	}
-	return o.print(found, len(args) > 1)
+	return o.print(found, len(named) > 1)
 }
 
-// named explains a Machine or an operation, given as kind/name.
-func (o *explainOptions) named(ctx context.Context, arg string) (any, error) {
-	kind, name, ok := strings.Cut(arg, "/")
-	if !ok || name == "" {
-		return nil, fmt.Errorf("%q is not of the form machine/NAME or machineoperation/NAME", arg)
-	}
-	resource, err := plural(kind)
-	if err != nil {
-		return nil, err
-	}
-	if resource != "machines" && resource != "machineoperations" {
-		return nil, fmt.Errorf("%s cannot be explained; name a Machine that refers to it", arg)
-	}
+// named explains a Machine or an operation.
+func (o *explainOptions) named(ctx context.Context, resource, name string) (any, error) {
 	raw, err := o.cluster.get(ctx, resource, name)
 	switch {
 	case err != nil:

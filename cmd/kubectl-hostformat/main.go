@@ -62,7 +62,18 @@ Exit status: 0 clean, 1 with findings, 2 if the question could not be answered.`
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl hostformat"},
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return fmt.Errorf("%q is none of explain, audit and check; %s --help says what they do", args[0], cmd.CommandPath())
+		},
+		DisableFlagsInUseLine: true,
 	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w; %s --help lists them", err, cmd.CommandPath())
+	})
 	root.AddCommand(newExplain(streams), newAudit(streams), newCheck(streams))
 	return root
 }
