@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"unbounded-cloud.io/hostformat/internal/admission"
 )
@@ -66,7 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // serve runs the webhook until the context ends, and then drains it.
 func serve(ctx context.Context, log logr.Logger, o *options) error {
 	certificate := &certificate{dir: o.certDir, log: log.WithName("certificate")}
-	server := webhook.NewServer(o.server(certificate))
+	server := o.newPort(certificate)
 	config, err := o.clientConfig()
 	if err != nil {
 		return err
@@ -92,7 +91,7 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 	drain := &drain{}
 	checks := []healthz.Checker{drain.ready}
 	if o.webhook {
-		admission.Register(drain.wrap(mgr.GetWebhookServer()), admission.Enforcement(o.enforcement))
+		admission.Register(newGate(server.limits).wrap(drain.wrap(mgr.GetWebhookServer())), admission.Enforcement(o.enforcement))
 		checks = append(checks, certificate.ready, o.listening(server))
 		if err := certificate.register(metrics.Registry); err != nil {
 			return err

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"unbounded-cloud.io/hostformat/internal/admission"
 )
@@ -153,15 +151,6 @@ func (o *options) logger(w io.Writer) logr.Logger {
 		return logr.FromSlogHandler(slog.NewTextHandler(w, handler))
 	}
 	return logr.FromSlogHandler(slog.NewJSONHandler(w, handler))
-}
-
-// server returns the settings of the webhook's server.
-func (o *options) server(certificate *certificate) webhook.Options {
-	server := webhook.Options{Host: o.host, Port: o.port, TLSOpts: o.tls(certificate)}
-	if o.clientCA != "" {
-		server.CertDir, server.ClientCAName = filepath.Dir(o.clientCA), filepath.Base(o.clientCA)
-	}
-	return server
 }
 
 // tls returns the settings of a TLS server: nothing below TLS 1.2, nothing
