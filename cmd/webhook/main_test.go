@@ -75,16 +75,25 @@ type server struct {
 	stderr                output
 }
 
-func start(t *testing.T, args ...string) *server {
+func newServer(t *testing.T) *server {
 	t.Helper()
 	ca, err := certs.NewCA()
 	require.NoError(t, err)
-	s := &server{dir: t.TempDir(), ca: ca, port: freePort(t), health: freePort(t), metrics: freePort(t), exit: make(chan int, 1)}
+	return &server{dir: t.TempDir(), ca: ca, port: freePort(t), health: freePort(t), metrics: freePort(t), exit: make(chan int, 1)}
+}
+
+// args is a command line, with more words at its end.
+func (s *server) args(more ...string) []string {
+	return append([]string{"--cert-dir", s.dir, "--host=127.0.0.1", "--shutdown-delay=0s", "--log-format=text",
+		"--port", fmt.Sprint(s.port), "--health-probe-bind-address", s.address(s.health), "--metrics-bind-address", s.address(s.metrics)}, more...)
+}
+
+func start(t *testing.T, args ...string) *server {
+	t.Helper()
+	s := newServer(t)
 	ctx, stop := context.WithCancel(t.Context())
 	s.stop = stop
-	args = append([]string{"--cert-dir", s.dir, "--host=127.0.0.1", "--shutdown-delay=0s", "--log-format=text",
-		"--port", fmt.Sprint(s.port), "--health-probe-bind-address", s.address(s.health), "--metrics-bind-address", s.address(s.metrics)}, args...)
-	go func() { s.exit <- run(ctx, args, io.Discard, &s.stderr) }()
+	go func() { s.exit <- run(ctx, s.args(args...), io.Discard, &s.stderr) }()
 	t.Cleanup(func() {
 		stop()
 		if code, open := <-s.exit; open {

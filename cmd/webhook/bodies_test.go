@@ -1,0 +1,124 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
+
+	"unbounded-cloud.io/hostformat/internal/admission"
+)
+
+// memoryLimit is that of the container.
+func memoryLimit(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile("../../manifests/base/deployment.yaml")
+	require.NoError(t, err)
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var d struct {
+			Spec struct{ Template corev1.PodTemplateSpec }
+		}
+		if yaml.Unmarshal([]byte(document), &d) == nil && len(d.Spec.Template.Spec.Containers) > 0 {
+			limit := d.Spec.Template.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory]
+			require.Equal(t, resource.BinarySI, limit.Format)
+			return limit.Value()
+		}
+	}
+	t.Fatal("no limit")
+	return 0
+}
+
+// The bounds leave a third of the container's memory to the collector of
+// garbage and to what a process takes anyway.
+func TestBoundsFitTheContainer(t *testing.T) {
+	b := production
+	const idle, header = 50 << 10, 20 // measured: a connection, and what a byte of a header takes
+	most := b.SmallWork + b.LargeWork + b.Received + int64(b.Connections*(idle+header*b.HeaderBytes))
+	require.Less(t, most, memoryLimit(t)*2/3)
+	require.Less(t, costOfByte*int64(b.Body), b.LargeWork, "one of the largest can be judged")
+	require.Less(t, (costOfByte+costOfValue)*int64(b.Small), b.SmallWork, "so can any that is small")
+}
+
+// together sends a body many times at once, and counts the answers by code.
+func (p *process) together(t *testing.T, times int, path, body string) map[int]int {
+	t.Helper()
+	codes := map[int]int{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for range times {
+		all.Go(func() {
+			client := p.client()
+			defer client.CloseIdleConnections()
+			code, _, err := p.post(client, path, body)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Log(err)
+			}
+			codes[code]++
+		})
+	}
+	all.Wait()
+	t.Log(codes)
+	return codes
+}
+
+// fill repeats what is between head and tail up to a size.
+func fill(size int, head, unit, tail string) string {
+	n := (size - len(head) - len(tail) - len(unit)) / (len(unit) + 1)
+	return head + strings.Repeat(unit+",", n) + unit + tail
+}
+
+const statusReview = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"UPDATE","subResource":"status","kind":{"group":"unbounded-cloud.io","version":"v1alpha3","kind":"MachineOperation"},"oldObject":{},"object":{"status":{"targets":[`
+
+// Large bodies, many at once: memory stays within the container's limit, and
+// every answer is one that the API server understands.
+func TestManyLargeBodies(t *testing.T) {
+	const many = 32
+	largest := production.Body
+	room := int(production.LargeWork) / (costOfByte*3/2 + costOfValue) * 3 / 2 // of {}, which are two values each
+	object := func(size int) string {
+		const head, tail = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE","kind":{"group":"unbounded-cloud.io","version":"v1alpha3","kind":"Machine"},"object":{"metadata":{"annotations":{"a":"`, `"}}}}}`
+		return head + strings.Repeat("x", size-len(head)-len(tail)) + tail
+	}
+	for name, test := range map[string]struct {
+		path, body string
+		only       []int
+	}{
+		"7 MiB less one":  {admission.ValidatePath, object(largest), []int{http.StatusOK, http.StatusTooManyRequests}},
+		"7 MiB":           {admission.ValidatePath, object(largest + 1), []int{http.StatusRequestEntityTooLarge}},
+		"8 MiB":           {admission.ValidatePath, object(8 << 20), []int{http.StatusRequestEntityTooLarge}},
+		"no JSON":         {admission.ValidatePath, fill(largest, "[", "{}", "]"), []int{http.StatusBadRequest, http.StatusTooManyRequests}},
+		"too many values": {admission.ValidatePath, fill(largest, statusReview, "{}", "]}}}}"), []int{http.StatusRequestEntityTooLarge, http.StatusTooManyRequests}},
+		"most values":     {admission.ValidatePath, fill(room-4096, statusReview, "{}", "]}}}}"), []int{http.StatusOK, http.StatusTooManyRequests}},
+		"largest answers": {admission.MutatePath, fill(4<<20, statusReview, `{"input":{"hostImage":" "}}`, "]}}}}"), []int{http.StatusOK, http.StatusTooManyRequests}},
+		"many small":      {admission.ValidatePath, fill(production.Small, statusReview, "{}", "]}}}}"), []int{http.StatusOK, http.StatusTooManyRequests}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startProcess(t, nil)
+			p.warm(t)
+			codes := p.together(t, many, test.path, test.body)
+			require.Positive(t, codes[test.only[0]], "%v", codes)
+			answered := 0
+			for _, code := range test.only {
+				answered += codes[code]
+			}
+			require.Equal(t, many, answered, "%v", codes)
+			p.good(t)
+			p.settles(t)
+			text, err := p.scrape()
+			require.NoError(t, err)
+			require.InDelta(t, codes[http.StatusTooManyRequests], metric(text, "hostformat_admission_throttled_calls_total"), 0)
+			peak := p.peak(t)
+			t.Log("peak", fmt.Sprint(peak>>20, " MiB"))
+			require.Less(t, peak, memoryLimit(t))
+		})
+	}
+}

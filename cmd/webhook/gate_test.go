@@ -1,0 +1,50 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+)
+
+type hooks map[string]http.Handler
+
+func (h hooks) Register(path string, hook http.Handler) { h[path] = hook }
+
+// A large review that does not get its turn is answered 429, and a small one
+// gets its own all the same.
+func TestTurns(t *testing.T) {
+	bounds := production
+	bounds.Turn = short
+	begun, end := make(chan struct{}, 8), make(chan struct{})
+	gated := hooks{}
+	newGate(bounds).wrap(gated).Register("/", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		begun <- struct{}{}
+		<-end
+	}))
+	call := func(size int) *httptest.ResponseRecorder {
+		recorder := httptest.NewRecorder()
+		gated["/"].ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("{"+strings.Repeat(",", size-2)+"}")))
+		return recorder
+	}
+	most := int(bounds.LargeWork) / (costOfByte + costOfValue)
+	codes := make(chan int, 2)
+	go func() { codes <- call(most).Code }()
+	<-begun
+	counted := testutil.ToFloat64(throttled)
+	busy := call(production.Small + 1)
+	require.Equal(t, http.StatusTooManyRequests, busy.Code)
+	require.Equal(t, "1", busy.Header().Get("Retry-After"))
+	require.Equal(t, "too many reviews at once; try again in a second\n", busy.Body.String())
+	require.InDelta(t, counted+1, testutil.ToFloat64(throttled), 0)
+	go func() { codes <- call(production.Small).Code }()
+	<-begun
+	close(end)
+	require.Equal(t, http.StatusOK, <-codes)
+	require.Equal(t, http.StatusOK, <-codes)
+	require.Equal(t, http.StatusOK, call(most).Code, "a turn that is over makes room")
+	require.Equal(t, http.StatusRequestEntityTooLarge, call(most+2).Code)
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"unbounded-cloud.io/hostformat/internal/admission"
+)
+
+const short = 300 * time.Millisecond
+
+// open opens connections, each with a handshake and a first text, and closes
+// them when the test ends.
+func (p *process) open(t *testing.T, count int, text string) []*tls.Conn {
+	t.Helper()
+	conns := make([]*tls.Conn, count)
+	var all sync.WaitGroup
+	for i := range conns {
+		all.Go(func() {
+			conn, err := p.dial(p.port, nil)
+			if assert.NoError(t, err) {
+				conns[i] = conn
+				_, _ = io.WriteString(conn, text) // it may be closed already
+			}
+		})
+		if i%50 == 49 {
+			all.Wait()
+		}
+	}
+	all.Wait()
+	require.NotContains(t, conns, (*tls.Conn)(nil))
+	t.Cleanup(func() {
+		for _, conn := range conns {
+			conn.Close()
+		}
+	})
+	return conns
+}
+
+// closed returns what the server said on each connection before it closed it,
+// which it must do by itself.
+func closed(t *testing.T, conns []*tls.Conn) []string {
+	t.Helper()
+	said := make([]string, len(conns))
+	for i, conn := range conns {
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
+		text, err := io.ReadAll(conn)
+		require.False(t, errors.Is(err, os.ErrDeadlineExceeded), "connection %d is still open", i)
+		said[i] = string(text)
+	}
+	return said
+}
+
+func head(path string, length int) string {
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, length)
+}
+
+// Who never ends a handshake or a header is let go.
+func TestSlowHeaders(t *testing.T) {
+	p := startProcess(t, func(l *limits) { l.Header, l.Request = short, time.Hour })
+	p.warm(t)
+	var raw []net.Conn
+	for range 100 {
+		conn, err := net.Dial("tcp", p.address(p.port))
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = conn.Write([]byte{0x16, 0x03, 0x01}) // the beginning of a ClientHello
+		require.NoError(t, err)
+		raw = append(raw, conn)
+	}
+	conns := p.open(t, 100, "POST /validate HTTP/1.1\r\nHost: x\r\n")
+	closed(t, conns)
+	for _, conn := range raw {
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
+		_, err := io.ReadAll(conn)
+		require.False(t, errors.Is(err, os.ErrDeadlineExceeded), "still open")
+	}
+	p.good(t)
+	p.settles(t)
+}
+
+// Who never ends a body is let go, and holds up nobody meanwhile.
+func TestSlowBodies(t *testing.T) {
+	p := startProcess(t, func(l *limits) { l.Request = 5 * time.Second })
+	p.warm(t)
+	conns := p.open(t, production.Connections+100, head(admission.ValidatePath, 1<<20)+`{"apiVersion":`)
+	p.good(t)
+	slow := 0
+	for _, text := range closed(t, conns) {
+		if strings.Contains(text, "408 Request Timeout") {
+			slow++
+		}
+	}
+	require.Positive(t, slow, "some were told so")
+	p.settles(t)
+}
+
+// Who holds as much as may be held keeps others from sending large reviews, but
+// not small ones.
+func TestSlowLargeBodies(t *testing.T) {
+	p := startProcess(t, func(l *limits) { l.Request = time.Hour })
+	p.warm(t)
+	conns := p.open(t, 32, head(admission.ValidatePath, production.Body)+"{"+strings.Repeat(" ", production.Body-2))
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		now, err := p.taken()
+		assert.NoError(c, err)
+		assert.Less(c, now.heap, p.begun.heap+float64(production.Received)+float64(32*(production.Small+100<<10)))
+	}, patience, interval)
+	p.good(t)
+	review := machineReview(`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", production.Body/2) + `"}}}`)
+	client := p.client()
+	defer client.CloseIdleConnections()
+	code, answer, err := p.post(client, admission.ValidatePath, review)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusTooManyRequests, code, answer)
+	for _, conn := range conns {
+		require.NoError(t, conn.Close())
+	}
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		code, answer, err := p.post(client, admission.ValidatePath, review)
+		assert.NoError(c, err)
+		assert.Equal(c, http.StatusOK, code, answer)
+	}, patience, interval)
+	p.good(t)
+	client.CloseIdleConnections()
+	p.settles(t)
+}
+
+// Who does not read a large answer is let go.
+func TestSlowReaders(t *testing.T) {
+	p := startProcess(t, func(l *limits) { l.Answer = 5 * time.Second })
+	p.warm(t)
+	body := fill(3<<20, statusReview, `{"input":{"hostImage":" "}}`, "]}}}}")
+	for range 3 {
+		dialer := &net.Dialer{}
+		raw, err := dialer.DialContext(t.Context(), "tcp", p.address(p.port))
+		require.NoError(t, err)
+		require.NoError(t, raw.(*net.TCPConn).SetReadBuffer(4096))
+		config := p.client().Transport.(*http.Transport).TLSClientConfig.Clone()
+		config.ServerName = "127.0.0.1"
+		conn := tls.Client(raw, config)
+		defer conn.Close()
+		_, err = io.WriteString(conn, head(admission.MutatePath, len(body))+body)
+		require.NoError(t, err)
+		first := make([]byte, 12)
+		_, err = io.ReadFull(conn, first)
+		require.NoError(t, err)
+		require.Equal(t, "HTTP/1.1 200", string(first))
+	}
+	p.good(t)
+	p.settles(t)
+}
+
+// Connections that are open make room for a call, be they ever so many.
+func TestManyIdleConnections(t *testing.T) {
+	p := startProcess(t, nil)
+	p.warm(t)
+	p.open(t, 1000, "")
+	p.open(t, 1000, head(admission.ValidatePath, 2)+"{}")
+	p.good(t)
+	now, err := p.taken()
+	require.NoError(t, err)
+	require.LessOrEqual(t, now.fds, p.begun.fds+float64(production.Connections)+10)
+	require.LessOrEqual(t, now.heap, p.begun.heap+float64(production.Connections*50<<10))
+	t.Log("peak", p.peak(t)>>20, "MiB, heap of a connection", int(now.heap-p.begun.heap)/production.Connections)
+}
+
+// An idle connection is closed after a while.
+func TestIdleConnectionsEnd(t *testing.T) {
+	p := startProcess(t, func(l *limits) { l.Idle, l.Request = short, time.Hour })
+	p.warm(t)
+	for _, text := range closed(t, p.open(t, 100, head(admission.ValidatePath, 2)+"{}")) {
+		require.Contains(t, text, "HTTP/1.1 200 OK")
+	}
+	p.good(t)
+	p.settles(t)
+}
+
+// While every connection is being answered, another one waits.
+func TestAllConnectionsAreBusy(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	limited := limitConnections(listener, 1)
+	defer limited.Close()
+	accepted := make(chan *connection, 3)
+	go func() {
+		for {
+			conn, err := limited.Accept()
+			if err != nil {
+				return
+			}
+			conn.(*connection).waits(false)
+			accepted <- conn.(*connection)
+		}
+	}()
+	ctx, stop := context.WithTimeout(t.Context(), patience)
+	defer stop()
+	dial := func() net.Conn {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", listener.Addr().String())
+		require.NoError(t, err)
+		return conn
+	}
+	first, second, third := dial(), dial(), dial()
+	defer first.Close()
+	defer second.Close()
+	defer third.Close()
+	one := <-accepted
+	require.Never(t, func() bool { return len(accepted) > 0 }, short, interval)
+	one.waits(true)
+	two := <-accepted
+	_, err = first.Read(make([]byte, 1))
+	require.Error(t, err, "it made room")
+	require.Never(t, func() bool { return len(accepted) > 0 }, short, interval)
+	require.NoError(t, two.Close())
+	require.NoError(t, (<-accepted).Close())
+	require.Error(t, one.Close(), "it was closed to make room")
+	limited.mu.Lock()
+	defer limited.mu.Unlock()
+	require.Zero(t, limited.open)
+	require.Zero(t, limited.waiting.Len())
+}
