@@ -11,6 +11,7 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 // begin returns the targets, and their Machines, that an operation that has
@@ -24,7 +25,7 @@ func (o *explainOptions) begin(ctx context.Context, e *operationExplanation, op 
 			return targets, machines, err
 		}
 	}
-	if e.refuse(resolve.SelectionFault(op, time.Now())) {
+	if e.refuse(begin.SelectionFault(op, time.Now())) {
 		return targets, machines, nil
 	}
 	if selector := op.Spec.MachineSelector; selector != nil {
@@ -38,7 +39,7 @@ func (o *explainOptions) begin(ctx context.Context, e *operationExplanation, op 
 		_ = json.Unmarshal(machines[target.MachineRef], &known) // the API server sees to it that this part is right
 		chosen = append(chosen, v1alpha3.Machine{ObjectMeta: known.ObjectMeta})
 	}
-	e.refuse(resolve.MachinesFault(op, chosen))
+	e.refuse(begin.MachinesFault(op, chosen))
 	return targets, machines, nil
 }
 

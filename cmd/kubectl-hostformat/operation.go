@@ -10,6 +10,7 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 // operationExplanation is what an operation has frozen, beside what its
@@ -59,7 +60,7 @@ func (o *explainOptions) operation(ctx context.Context, raw []byte) (*operationE
 	targets, taken := op.Status.Targets, len(op.Status.Targets) > 0
 	var machines map[string][]byte
 	var err error
-	if refused := !e.over && e.refuse(resolve.CopyFault(op)); taken || e.over || refused {
+	if refused := !e.over && e.refuse(begin.CopyFault(op)); taken || e.over || refused {
 		machines, err = o.machinesOf(ctx, targets)
 	} else {
 		targets, machines, err = o.begin(ctx, e, op)
@@ -71,7 +72,7 @@ func (o *explainOptions) operation(ctx context.Context, raw []byte) (*operationE
 	for _, target := range targets {
 		t := targetExplanation{Machine: target.MachineRef, Phase: string(target.Phase), Differs: []string{},
 			taken: taken, over: e.over || target.Phase.Finished() || taken && e.Refused != ""}
-		if reason, message := resolve.DuplicateFault(seen, target); !t.over {
+		if reason, message := begin.DuplicateFault(seen, target); !t.over {
 			t.Reason, t.Refused = string(reason), message
 		}
 		if err := t.explain(ctx, o.reader, target, machines[target.MachineRef]); err != nil {
@@ -88,7 +89,7 @@ func (o *explainOptions) machinesOf(ctx context.Context, targets []v1alpha3.Oper
 	machines := map[string][]byte{}
 	if len(targets) < manyTargets {
 		for _, target := range targets {
-			if !resolve.NamesMachine(target.MachineRef) {
+			if !begin.NamesMachine(target.MachineRef) {
 				continue
 			}
 			raw, err := o.cluster.get(ctx, "machines", target.MachineRef)

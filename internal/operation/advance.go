@@ -12,6 +12,7 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 // call is an attempt that is about to be recorded, and then made.
@@ -50,7 +51,7 @@ func (r *Reconciler) step(ctx context.Context, op *record) (calls []call, wake t
 	seen := map[string]bool{}
 	for i := range op.Status.Targets {
 		target := op.Status.Targets[i]
-		if reason, message := resolve.DuplicateFault(seen, target); reason != "" {
+		if reason, message := begin.DuplicateFault(seen, target); reason != "" {
 			r.fail(op, i, string(reason), message)
 			continue
 		}

@@ -30,6 +30,7 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 	"unbounded-cloud.io/hostformat/internal/strict"
 )
 
@@ -88,8 +89,8 @@ func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result
 	if op.Spec.OperationKind != v1alpha3.HostReplace || op.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
-	_, marked := op.Annotations[resolve.StartedAnnotation]
-	copied, message := resolve.CopyFault(op.MachineOperation)
+	_, marked := op.Annotations[begin.StartedAnnotation]
+	copied, message := begin.CopyFault(op.MachineOperation)
 	switch {
 	case op.Status.Phase.Finished():
 		return r.expire(ctx, op)
@@ -118,7 +119,7 @@ func (r *Reconciler) read(ctx context.Context, name string) (*record, error) {
 // readMachine reads a Machine live. What cannot be the name of one is not found,
 // rather than asked for again and again.
 func (r *Reconciler) readMachine(ctx context.Context, name string) (*v1alpha3.Machine, error) {
-	if !resolve.NamesMachine(name) {
+	if !begin.NamesMachine(name) {
 		return nil, apierrors.NewNotFound(v1alpha3.GroupVersion.WithResource("machines").GroupResource(), name)
 	}
 	machine := &v1alpha3.Machine{}
@@ -140,7 +141,7 @@ func (r *Reconciler) mark(ctx context.Context, op *record) error {
 			}
 		}
 	}
-	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, op.ResourceVersion, resolve.StartedAnnotation, op.UID)
+	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, op.ResourceVersion, begin.StartedAnnotation, op.UID)
 	return r.Writer.Patch(ctx, op.was.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 // start picks an operation up and freezes all its pairs in one status write.
@@ -47,9 +48,9 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 		}
 		return reconcile.Result{}, nil // another controller's
 	}
-	reason, message := resolve.SelectionFault(op.MachineOperation, r.Clock.Now())
+	reason, message := begin.SelectionFault(op.MachineOperation, r.Clock.Now())
 	if reason == "" {
-		reason, message = resolve.MachinesFault(op.MachineOperation, machines)
+		reason, message = begin.MachinesFault(op.MachineOperation, machines)
 	}
 	if reason != "" {
 		return reconcile.Result{}, r.refuse(ctx, op, string(reason), message)

@@ -3,8 +3,6 @@ package resolve
 import (
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/util/validation"
-
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
@@ -37,8 +35,3 @@ func PinFault(input v1alpha3.OperationInput, machine *v1alpha3.Machine) (Reason,
 	}
 	return "", ""
 }
-
-// NamesMachine tells whether a machineRef can be the name of a Machine at all.
-// The API server refuses any other in a path, which would look like a read that
-// failed, where there is no such Machine.
-func NamesMachine(ref string) bool { return len(validation.IsDNS1123Subdomain(ref)) == 0 }

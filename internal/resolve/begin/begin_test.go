@@ -1,4 +1,4 @@
-package resolve
+package begin
 
 import (
 	"testing"
@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -22,7 +23,7 @@ func TestSelectionFault(t *testing.T) {
 	for name, test := range map[string]struct {
 		spec   v1alpha3.MachineOperationSpec
 		age    time.Duration
-		reason Reason
+		reason resolve.Reason
 		words  string
 	}{
 		"a Machine":       {v1alpha3.MachineOperationSpec{MachineRef: "a"}, 0, "", ""},
@@ -50,7 +51,7 @@ func TestMachinesFault(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		machines []v1alpha3.Machine
-		reason   Reason
+		reason   resolve.Reason
 		words    string
 	}{
 		"older":           {[]v1alpha3.Machine{machine("a", time.Hour)}, "", ""},
@@ -99,7 +100,7 @@ func TestDuplicateFault(t *testing.T) {
 	for i, test := range []struct {
 		machine string
 		phase   v1alpha3.OperationPhase
-		reason  Reason
+		reason  resolve.Reason
 	}{
 		{"a", v1alpha3.OperationComplete, ""}, {"b", "", ""}, {"a", "", DuplicateTarget},
 		{"a", v1alpha3.OperationFailed, ""}, {"b", v1alpha3.OperationInProgress, DuplicateTarget}, {"c", "", ""},
@@ -107,5 +108,11 @@ func TestDuplicateFault(t *testing.T) {
 		reason, message := DuplicateFault(seen, v1alpha3.OperationTarget{MachineRef: test.machine, Phase: test.phase})
 		require.Equal(t, test.reason, reason, i)
 		require.Equal(t, test.reason == "", message == "")
+	}
+}
+
+func TestNamesMachine(t *testing.T) {
+	for ref, want := range map[string]bool{"rack7-node-a": true, "a.b": true, "": false, "A": false, "A/../b": false, "..": false, "a b": false} {
+		require.Equal(t, want, NamesMachine(ref), ref)
 	}
 }

@@ -1,23 +1,28 @@
-package resolve
+// Package begin says what keeps an operation from being begun or carried on
+// with, whatever its pairs are: from the operation, the metadata of its Machines
+// and the time alone. Controller and plugin ask it.
+package begin
 
 import (
 	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // The reasons why an operation is not begun or not carried on with, whatever
 // its pairs are.
 const (
-	TooOld           Reason = "TooOld"
-	InvalidSelection Reason = "InvalidSelection"
-	NothingSelected  Reason = "NothingSelected"
-	MachineIsNewer   Reason = "MachineIsNewer"
-	RestoredCopy     Reason = "RestoredCopy"
-	DuplicateTarget  Reason = "DuplicateTarget"
+	TooOld           resolve.Reason = "TooOld"
+	InvalidSelection resolve.Reason = "InvalidSelection"
+	NothingSelected  resolve.Reason = "NothingSelected"
+	MachineIsNewer   resolve.Reason = "MachineIsNewer"
+	RestoredCopy     resolve.Reason = "RestoredCopy"
+	DuplicateTarget  resolve.Reason = "DuplicateTarget"
 )
 
 // StartedAnnotation holds the UID of the operation that was begun. Backups and
@@ -27,7 +32,7 @@ const StartedAnnotation = "hostformat.unbounded-cloud.io/started"
 
 // CopyFault says why an operation is a copy of one that was begun, or has lost
 // its record; both are empty where it is neither.
-func CopyFault(op *v1alpha3.MachineOperation) (Reason, string) {
+func CopyFault(op *v1alpha3.MachineOperation) (resolve.Reason, string) {
 	started, marked := op.Annotations[StartedAnnotation]
 	switch {
 	case marked && started != string(op.UID):
@@ -47,7 +52,7 @@ const mostWait = time.Hour
 // SelectionFault says what makes an operation, or its way of choosing Machines,
 // unfit to begin at a time; both are empty where it is fit. MachinesFault says
 // it of what was chosen.
-func SelectionFault(op *v1alpha3.MachineOperation, now time.Time) (Reason, string) {
+func SelectionFault(op *v1alpha3.MachineOperation, now time.Time) (resolve.Reason, string) {
 	selector := op.Spec.MachineSelector
 	switch {
 	case now.Sub(op.CreationTimestamp.Time) > mostWait:
@@ -66,7 +71,7 @@ func SelectionFault(op *v1alpha3.MachineOperation, now time.Time) (Reason, strin
 
 // MachinesFault says what makes the Machines that an operation has chosen unfit
 // to begin with, from their metadata alone; both are empty where they are fit.
-func MachinesFault(op *v1alpha3.MachineOperation, machines []v1alpha3.Machine) (Reason, string) {
+func MachinesFault(op *v1alpha3.MachineOperation, machines []v1alpha3.Machine) (resolve.Reason, string) {
 	if len(machines) == 0 {
 		return NothingSelected, "no Machine matches spec.machineSelector; create a new operation when one does"
 	}
@@ -81,7 +86,7 @@ func MachinesFault(op *v1alpha3.MachineOperation, machines []v1alpha3.Machine) (
 // DuplicateFault says why a target that is still to be carried out is not: one
 // before it is for the same Machine. The Machines that were seen so far are
 // kept in seen.
-func DuplicateFault(seen map[string]bool, target v1alpha3.OperationTarget) (Reason, string) {
+func DuplicateFault(seen map[string]bool, target v1alpha3.OperationTarget) (resolve.Reason, string) {
 	again := seen[target.MachineRef]
 	seen[target.MachineRef] = true
 	if again && !target.Phase.Finished() {
@@ -89,3 +94,8 @@ func DuplicateFault(seen map[string]bool, target v1alpha3.OperationTarget) (Reas
 	}
 	return "", ""
 }
+
+// NamesMachine tells whether a machineRef can be the name of a Machine at all.
+// The API server refuses any other in a path, which would look like a read that
+// failed, where there is no such Machine.
+func NamesMachine(ref string) bool { return len(validation.IsDNS1123Subdomain(ref)) == 0 }
