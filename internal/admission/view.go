@@ -39,8 +39,7 @@ func read[T any](raw []byte) (view *T, object map[string]any, err error) {
 // pick sets a value from decoded JSON, and tells whether it has that type. All
 // that a view consists of are nodes.
 func pick(into reflect.Value, value any) bool {
-	switch into.Kind() {
-	case reflect.Struct:
+	if into.Kind() == reflect.Struct {
 		fields, ok := value.(map[string]any)
 		for i := 0; ok && i < into.NumField(); i++ {
 			if v, there := fields[into.Type().Field(i).Tag.Get("json")]; there {
@@ -48,7 +47,8 @@ func pick(into reflect.Value, value any) bool {
 			}
 		}
 		return ok
-	case reflect.Slice:
+	}
+	if into.Kind() == reflect.Slice {
 		items, ok := value.([]any)
 		into.Set(reflect.MakeSlice(into.Type(), len(items), len(items)))
 		for i, v := range items {
