@@ -160,17 +160,26 @@ func (g *gate) read(r *http.Request) (review [][]byte, held int64, err error) {
 	if r.ContentLength >= 0 {
 		left = int(r.ContentLength)
 	}
-	// The first piece of a connection is bounded by how many there are.
-	free := r.ProtoMajor == 1
+	// The first piece of a connection is bounded by how many there are. Room for
+	// all others is taken at once where their size is known, else two reviews
+	// might each take what the other one lacks.
+	room := 0
+	if r.ProtoMajor == 1 {
+		room = g.limits.Small
+	}
 	for left > 0 {
 		piece := make([]byte, min(g.limits.Small, left))
-		if !free {
-			if !g.received.TryAcquire(int64(len(piece))) {
+		if room < len(piece) {
+			more := len(piece)
+			if r.ContentLength >= 0 {
+				more = left
+			}
+			if !g.received.TryAcquire(int64(more)) {
 				return nil, held, errBusy
 			}
-			held += int64(len(piece))
+			held, room = held+int64(more), room+more
 		}
-		free = false
+		room -= len(piece)
 		n, err := io.ReadFull(r.Body, piece)
 		review, left = append(review, piece[:n]), left-n
 		switch {
