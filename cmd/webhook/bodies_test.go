@@ -118,7 +118,9 @@ func TestManyLargeBodies(t *testing.T) {
 			require.InDelta(t, codes[http.StatusTooManyRequests], metric(text, "hostformat_admission_throttled_calls_total"), 0)
 			peak := p.peak(t)
 			t.Log("peak", fmt.Sprint(peak>>20, " MiB"))
-			require.Less(t, peak, memoryLimit(t))
+			if slowdown == 1 { // the race detector takes memory, too
+				require.Less(t, peak, memoryLimit(t))
+			}
 		})
 	}
 }

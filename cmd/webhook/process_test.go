@@ -65,6 +65,9 @@ func startProcess(t *testing.T, change func(*limits), args ...string) *process {
 	t.Helper()
 	p := &process{server: newServer(t)}
 	bounds := production
+	for _, limit := range []*time.Duration{&bounds.Header, &bounds.Request, &bounds.Answer, &bounds.Turn} {
+		*limit *= slowdown
+	}
 	if change != nil {
 		change(&bounds)
 	}
@@ -107,7 +110,7 @@ func (p *process) good(t *testing.T) {
 		client.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{clientPair(t, p.clients)}
 	}
 	defer client.CloseIdleConnections()
-	client.Timeout = 5 * time.Second // half of what the API server waits
+	client.Timeout = 5 * time.Second * slowdown // half of what the API server waits
 	for format, allowed := range map[string]bool{"CloudInit": true, "cloud-init": false} {
 		code, answer, err := p.post(client, admission.ValidatePath, machineReview(`{"spec":{"host":{"image":"a","provisioningFormat":"`+format+`"}}}`))
 		require.NoError(t, err)

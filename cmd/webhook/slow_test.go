@@ -20,7 +20,8 @@ import (
 	"unbounded-cloud.io/hostformat/internal/admission"
 )
 
-const short = 300 * time.Millisecond
+// How long tests make limits that they wait for.
+const short, longer = time.Second * slowdown, 4 * time.Second * slowdown
 
 // open opens connections, each with a handshake and a first text, and closes
 // them when the test ends.
@@ -94,7 +95,7 @@ func TestSlowHeaders(t *testing.T) {
 
 // Who never ends a body is let go, and holds up nobody meanwhile.
 func TestSlowBodies(t *testing.T) {
-	p := startProcess(t, func(l *limits) { l.Request = 5 * time.Second })
+	p := startProcess(t, func(l *limits) { l.Request = longer })
 	p.warm(t)
 	conns := p.open(t, production.Connections+100, head(admission.ValidatePath, 1<<20)+`{"apiVersion":`)
 	p.good(t)
@@ -120,7 +121,7 @@ func TestSlowLargeBodies(t *testing.T) {
 		assert.Less(c, now.heap, p.begun.heap+float64(production.Received)+float64(32*(production.Small+100<<10)))
 	}, patience, interval)
 	p.good(t)
-	review := machineReview(`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", production.Body/2) + `"}}}`)
+	review := machineReview(`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", production.Body-1<<10) + `"}}}`)
 	client := p.client()
 	defer client.CloseIdleConnections()
 	code, answer, err := p.post(client, admission.ValidatePath, review)
@@ -141,7 +142,7 @@ func TestSlowLargeBodies(t *testing.T) {
 
 // Who does not read a large answer is let go.
 func TestSlowReaders(t *testing.T) {
-	p := startProcess(t, func(l *limits) { l.Answer = 5 * time.Second })
+	p := startProcess(t, func(l *limits) { l.Answer = longer })
 	p.warm(t)
 	body := fill(3<<20, statusReview, `{"input":{"hostImage":" "}}`, "]}}}}")
 	for range 3 {
