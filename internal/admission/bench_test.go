@@ -101,10 +101,12 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// A trimming, by a patch of one path and by the typed defaulter.
+// A trimming, by a patch of one path and by the typed defaulter, beside no more
+// than reading the review.
 func BenchmarkTrim(b *testing.B) {
 	for _, size := range []int{1_700, 26_000} {
 		r := request(b, "machines", "", machineOf(size, "{image: ' img-a '}"))
+		b.Run(fmt.Sprintf("bytes=%d/handler=idle", size), func(b *testing.B) { bench(b, idle(), MutatePath, r, isAllowed) })
 		b.Run(fmt.Sprintf("bytes=%d/handler=hostformat", size), func(b *testing.B) { bench(b, newMux(), MutatePath, r, isPatched) })
 		b.Run(fmt.Sprintf("bytes=%d/handler=typed", size), func(b *testing.B) { bench(b, typed(), MutatePath, r, isPatched) })
 	}

@@ -11,7 +11,7 @@ go -C test/performance build -o ../../bin/performance .
 benchstat() { go -C test/performance tool benchstat "$@"; }
 
 echo "bench: calls in process, three minutes or so" >&2
-go test -run '^$' -bench . -count 6 -cpu 1 ./internal/admission > "$raw/calls"
+go test -run '^$' -bench . -count 6 -cpu 1 ./internal/admission | grep -a '^[a-z]*: \|^Benchmark.*op' > "$raw/calls"
 echo "bench: requests, a quarter of an hour or so" >&2
 bin/performance -pictures docs/pictures -rounds "$rounds" -machines "$machines" > "$raw/requests" 2> >(tee "$raw/progress" >&2)
 {
@@ -22,7 +22,7 @@ bin/performance -pictures docs/pictures -rounds "$rounds" -machines "$machines" 
 	printf '\n# A call, beside one to a webhook that does nothing\n\n'
 	benchstat -filter '.name:Call' -row /write -col /handler "$raw/calls"
 	printf '\n# A trimming, beside the typed defaulter\n\n'
-	benchstat -filter '.name:Trim' -row /bytes -col /handler "$raw/calls"
+	benchstat -filter '.name:Trim' -row /bytes -col '/handler@(idle hostformat typed)' "$raw/calls"
 	printf '\n# A status judged, beside its objects decoded\n\n'
 	benchstat -filter '.name:Judge' -row /targets -col /step "$raw/calls"
 	printf '\n# What the conditions cost the API server\n\n'
