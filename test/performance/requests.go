@@ -150,7 +150,7 @@ func (m *measurements) requests(ctx context.Context) error {
 // policy guards those.
 func (m *measurements) targets(ctx context.Context) error {
 	for _, n := range []int{1, 10, 100, 1000, 3000, 6000} {
-		err := m.alternate(max(6, m.rounds/10), func(guard string) error {
+		err := m.alternate(max(6, m.rounds/30), func(guard string) error {
 			name := fmt.Sprintf("targets-%d-%s", n, guard)
 			body := encoded("MachineOperation", name, guard, 0, "spec", map[string]any{"operationKind": "HostReboot", "machineRef": "a"})
 			if err := m.client.Post().Resource("machineoperations").Body(body).Do(ctx).Error(); err != nil {
