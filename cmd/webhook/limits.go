@@ -75,7 +75,7 @@ var production = limits{
 // tree, of a map, and an error (TestCostOfReviews).
 const (
 	costOfByte  = 8
-	costOfValue = 256
+	costOfValue = 296
 )
 
 // cost estimates how many bytes of memory it takes to judge a review. A comma
