@@ -12,6 +12,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
+
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // finding is one thing that is wrong with an object. Its JSON names are an
@@ -189,7 +191,7 @@ func (r *report) printf(format string, args ...any) {
 }
 
 // ruleWidth is how long the longest rule or reason is.
-const ruleWidth = len(reasonNotDeliverable)
+const ruleWidth = len(resolve.IgnitionNotDeliverable)
 
 func (r *report) text(f finding) {
 	paint := map[string]func(string) string{findRefuse: r.red, findReplace: r.red, findSchema: r.red}[f.Finding]

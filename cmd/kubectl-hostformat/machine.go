@@ -26,13 +26,8 @@ type explanation struct {
 	Note         string         `json:"note,omitempty"`    // what to keep in mind
 }
 
-// The reasons of refusals that are not those of a resolution.
-const (
-	reasonUnreadable     = "Unreadable"
-	reasonNotDeliverable = "IgnitionNotDeliverable"
-	reasonInvalidPair    = "InvalidPair"
-	reasonNotResolved    = "NotResolved"
-)
+// reasonUnreadable is the reason of what the controller does not get to judge.
+const reasonUnreadable = "Unreadable"
 
 // explainMachine explains a Machine. One that cannot be read is refused, since
 // the controller cannot act on it: that is an answer, too.
@@ -102,7 +97,7 @@ func resolved(ctx context.Context, reader *versions, machine *v1alpha3.Machine) 
 // provider with a pair; both are empty if it would not.
 func beforeCall(pair resolve.Pair, input v1alpha3.OperationInput, machine *v1alpha3.Machine) (reason, message string) {
 	if fault := resolve.DeliveryFault(pair); fault != "" {
-		return reasonNotDeliverable, fault
+		return string(resolve.IgnitionNotDeliverable), fault
 	}
 	pin, message := resolve.PinFault(input, machine)
 	return string(pin), message

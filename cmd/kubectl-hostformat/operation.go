@@ -163,13 +163,13 @@ func (t *targetExplanation) judge(pair *resolve.Pair, input v1alpha3.OperationIn
 		return
 	case t.Frozen:
 		if fault := resolve.PairFault(*pair); fault != "" {
-			t.Reason, t.Refused = reasonInvalidPair, fault
+			t.Reason, t.Refused = string(resolve.InvalidPair), fault
 			return
 		}
 	default:
 		result, err := resolve.Snapshot(input.HostImage, machine)
 		if err != nil {
-			t.Reason, t.Refused = reasonNotResolved, err.Error()
+			t.Reason, t.Refused = string(resolve.NotResolved), err.Error()
 			return
 		}
 		*pair = result.Pair

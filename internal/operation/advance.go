@@ -103,7 +103,7 @@ func (r *Reconciler) prepare(ctx context.Context, op *record, index int) (*call,
 	if pair.Format == "" {
 		result, err := resolve.Snapshot(input.HostImage, machine)
 		if err != nil {
-			r.fail(op, index, "NotResolved", err.Error())
+			r.fail(op, index, string(resolve.NotResolved), err.Error())
 			return nil, nil
 		}
 		pair = result.Pair
@@ -112,11 +112,11 @@ func (r *Reconciler) prepare(ctx context.Context, op *record, index int) (*call,
 		legacyAttempts.Inc()
 		r.say(op, index, "legacy snapshot: "+resolved{machine: machine, result: result}.describe())
 	} else if fault := resolve.PairFault(pair); fault != "" {
-		r.fail(op, index, "InvalidPair", fault)
+		r.fail(op, index, string(resolve.InvalidPair), fault)
 		return nil, nil
 	}
 	if fault := resolve.DeliveryFault(pair); fault != "" {
-		r.fail(op, index, "IgnitionNotDeliverable", fault+"; the provider was not called")
+		r.fail(op, index, string(resolve.IgnitionNotDeliverable), fault+"; the provider was not called")
 		return nil, nil
 	}
 	if reason, message := resolve.PinFault(input, machine); reason != "" {

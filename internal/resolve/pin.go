@@ -8,6 +8,13 @@ import (
 
 // The reasons why a Machine cannot be replaced with what was frozen for it.
 const (
+	// NotResolved is a snapshot from before the format field that no format can
+	// be found for, InvalidPair what PairFault says, and IgnitionNotDeliverable
+	// what DeliveryFault says; the others are PinFault's.
+	NotResolved            Reason = "NotResolved"
+	InvalidPair            Reason = "InvalidPair"
+	IgnitionNotDeliverable Reason = "IgnitionNotDeliverable"
+
 	MachineNotFound Reason = "MachineNotFound"
 	MachineDeleting Reason = "MachineDeleting"
 	MachineReplaced Reason = "MachineReplaced"
