@@ -51,7 +51,7 @@ func TestClientCertificateOfTheAPIServer(t *testing.T) {
 		"admission-control-config-file": config,
 		"audit-policy-file":             file("policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, resources: [{group: unbounded-cloud.io}]}]\n"),
 		"audit-log-path":                filepath.Join(dir, "audit.log"),
-	}, Log: &lockedBuffer{}})
+	}, Log: &local.Log{}})
 	require.NoError(t, err, "it starts, and judges writes")
 	t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
 

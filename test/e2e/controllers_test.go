@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -103,13 +102,13 @@ func (p *proxy) on(judge func(*http.Request) fault) {
 // controllers is a running process.
 type controllers struct {
 	cmd  *exec.Cmd
-	log  *lockedBuffer
+	log  *local.Log
 	done chan struct{}
 }
 
 func startControllers(t *testing.T, cluster *local.Cluster, kubeconfig, names string, args ...string) *controllers {
 	t.Helper()
-	c := &controllers{cmd: cluster.Controllers(kubeconfig, names, args...), log: &lockedBuffer{}, done: make(chan struct{})}
+	c := &controllers{cmd: cluster.Controllers(kubeconfig, names, args...), log: &local.Log{}, done: make(chan struct{})}
 	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
 	require.NoError(t, c.cmd.Start())
 	go func() {
@@ -128,23 +127,6 @@ func startControllers(t *testing.T, cluster *local.Cluster, kubeconfig, names st
 func (c *controllers) kill() {
 	_ = c.cmd.Process.Signal(syscall.SIGKILL)
 	<-c.done
-}
-
-type lockedBuffer struct {
-	sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.Lock()
-	defer b.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.Lock()
-	defer b.Unlock()
-	return b.buffer.String()
 }
 
 const patience, interval = 30 * time.Second, 50 * time.Millisecond

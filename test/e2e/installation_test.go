@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"unbounded-cloud.io/hostformat/certs"
+	"unbounded-cloud.io/hostformat/test/local"
 )
 
 const (
@@ -166,7 +167,7 @@ func (i installation) scaled(t *testing.T, namespace, deployment string, replica
 func forward(t *testing.T, pod string, port int) string {
 	t.Helper()
 	cmd := ours.Command(t.Context(), "port-forward", "-n", certs.Namespace, "pod/"+pod, fmt.Sprintf(":%d", port), "--address=127.0.0.1")
-	out := &lockedBuffer{}
+	out := &local.Log{}
 	cmd.Stdout, cmd.Stderr = out, out
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {

@@ -5,7 +5,6 @@
 package faults
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -14,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -47,10 +45,11 @@ func newTestbed(t *testing.T) *testbed {
 	logf.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	t.Cleanup(stop)
-	log := &lockedBuffer{}
+	log := &local.Log{}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(log.tail())
+			text := log.String()
+			t.Log(text[max(0, len(text)-20_000):])
 		}
 	})
 	b := &testbed{metrics: freeAddress(t)}
@@ -175,23 +174,4 @@ func (l *load) report(t *testing.T, name string, healed time.Duration) {
 	require.Empty(t, l.wrong, "wrong answers")
 	require.Empty(t, lost)
 	require.Empty(t, damaged)
-}
-
-type lockedBuffer struct {
-	sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.Lock()
-	defer b.Unlock()
-	return b.buffer.Write(p)
-}
-
-// tail is the end of what was written.
-func (b *lockedBuffer) tail() string {
-	b.Lock()
-	defer b.Unlock()
-	text := b.buffer.Bytes()
-	return string(text[max(0, len(text)-20_000):])
 }
