@@ -8,7 +8,7 @@ import (
 // compare tells for each target of docs/performance.md what was measured.
 func (m *measurements) compare(out io.Writer) {
 	at := func(plot, guard string, axis string, x float64) float64 {
-		return median(m.samples[plot][guard][axis][x])
+		return median(m.samples[position{plot, guard, axis, x}])
 	}
 	tell := func(what string, measured, target float64) {
 		verdict := "met"

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"image/color"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,10 +56,12 @@ func (m *measurements) draw(dir string) error {
 		chart.Legend.Top, chart.Legend.Left = true, true
 		for _, guard := range guards {
 			var points plotter.XYs
-			series := m.samples[p.plot][guard][p.axis]
-			for _, x := range slices.Sorted(maps.Keys(series)) {
-				points = append(points, plotter.XY{X: x, Y: median(series[x]) / p.scale})
+			for at, samples := range m.samples {
+				if at.plot == p.plot && at.guard == guard && at.axis == p.axis {
+					points = append(points, plotter.XY{X: at.x, Y: median(samples) / p.scale})
+				}
 			}
+			slices.SortFunc(points, func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
 			if points == nil {
 				continue
 			}

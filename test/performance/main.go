@@ -44,7 +44,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.stop()) }()
-	m := &measurements{testbed: t, options: o, samples: map[string]map[string]map[string]map[float64][]float64{}}
+	m := &measurements{testbed: t, options: o, samples: map[position][]float64{}}
 	for _, step := range []struct {
 		what string
 		do   func(context.Context) error

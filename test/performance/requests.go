@@ -61,22 +61,21 @@ type measurements struct {
 	*testbed
 	options
 	mu      sync.Mutex
-	samples map[string]map[string]map[string]map[float64][]float64 // by plot, guard, axis and position
+	samples map[position][]float64
+}
+
+// position is where samples belong: in a plot, on the line of a guard, and at x
+// of an axis.
+type position struct {
+	plot, guard, axis string
+	x                 float64
 }
 
 func (m *measurements) note(plot, guard, axis string, x float64, unit string, value float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.samples[plot] == nil {
-		m.samples[plot] = map[string]map[string]map[float64][]float64{}
-	}
-	if m.samples[plot][guard] == nil {
-		m.samples[plot][guard] = map[string]map[float64][]float64{}
-	}
-	if m.samples[plot][guard][axis] == nil {
-		m.samples[plot][guard][axis] = map[float64][]float64{}
-	}
-	m.samples[plot][guard][axis][x] = append(m.samples[plot][guard][axis][x], value)
+	p := position{plot, guard, axis, x}
+	m.samples[p] = append(m.samples[p], value)
 	at := axis
 	if x > 0 {
 		at += fmt.Sprintf("=%d", int(x))
