@@ -95,7 +95,7 @@ e2e-kind: ## Test the installed webhook on a kind cluster; needs docker, kind an
 	@$(ASSETS); test/e2e/kind.sh
 
 .PHONY: pictures
-pictures: ## Draw the dashboard's panels from a real run into docs/pictures/.
+pictures: ## Draw the dashboard's panels from a real run into docs/pictures/monitoring/.
 	@$(ASSETS); echo "go test ./test/monitoring: two minutes or so"; HOSTFORMAT_DRAW=1 env -u KUBECONFIG go -C test/monitoring test -count=1 -v -run TestRun .
 
 .PHONY: fuzz

@@ -20,7 +20,7 @@ import (
 const (
 	manifests = "../../manifests"
 	docs      = "../../docs"
-	pictures  = docs + "/pictures"
+	pictures  = docs + "/pictures/monitoring"
 )
 
 func read(t *testing.T, elements ...string) string {
@@ -237,7 +237,7 @@ func TestPicturesOfPanels(t *testing.T) {
 	text := read(t, docs, "monitoring.md")
 	var want []string
 	for _, p := range panels(t) {
-		require.Contains(t, text, "("+filepath.Base(pictures)+"/"+p.picture()+")", p.Title)
+		require.Contains(t, text, "(pictures/"+filepath.Base(pictures)+"/"+p.picture()+")", p.Title)
 		want = append(want, p.picture())
 	}
 	entries, err := os.ReadDir(pictures)

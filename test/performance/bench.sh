@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all benchmarks: ROUNDS of requests, and up to MACHINES stored. What
-# docs/performance.md tells is left in docs/performance.txt and docs/pictures.
+# docs/performance.md tells is left in docs/performance.txt and docs/pictures/performance.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rounds=$1 machines=$2
@@ -13,7 +13,7 @@ benchstat() { go -C test/performance tool benchstat "$@"; }
 echo "bench: calls in process, three minutes or so" >&2
 go test -run '^$' -bench . -count 6 -cpu 1 ./internal/admission | grep -a '^[a-z]*: \|^Benchmark.*op' > "$raw/calls"
 echo "bench: requests, a quarter of an hour or so" >&2
-bin/performance -pictures docs/pictures -rounds "$rounds" -machines "$machines" > "$raw/requests" 2> >(tee "$raw/progress" >&2)
+bin/performance -pictures docs/pictures/performance -rounds "$rounds" -machines "$machines" > "$raw/requests" 2> >(tee "$raw/progress" >&2)
 {
 	echo "Made by make bench ROUNDS=$rounds MACHINES=$machines on $(date +%F)."
 	echo "$(nproc) cores, $(awk '/MemTotal/ { printf "%d GiB", $2 / 1048576 }' /proc/meminfo); $(go version | cut -d' ' -f3)"

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"image/color"
 	"os"
 	"path/filepath"
@@ -81,7 +80,7 @@ func (m *measurements) draw(dir string) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		if err := chart.Save(600, 330, filepath.Join(dir, fmt.Sprintf("performance-%s.svg", p.file))); err != nil {
+		if err := chart.Save(600, 330, filepath.Join(dir, p.file+".svg")); err != nil {
 			return err
 		}
 	}
