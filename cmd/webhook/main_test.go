@@ -22,6 +22,7 @@ import (
 
 	"unbounded-cloud.io/hostformat/certs"
 	"unbounded-cloud.io/hostformat/internal/admission"
+	"unbounded-cloud.io/hostformat/test/local"
 )
 
 const patience, interval = 20 * time.Second, 20 * time.Millisecond
@@ -277,10 +278,9 @@ func TestShutdown(t *testing.T) {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := local.FreePort()
 	require.NoError(t, err)
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // output is what a server prints, read while it prints.

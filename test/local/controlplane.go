@@ -2,6 +2,7 @@ package local
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -36,7 +37,18 @@ func (c *Cluster) keepControlPlane() error {
 	c.env.ControlPlaneStartTimeout = time.Minute // on a machine that has other work
 	server := c.env.ControlPlane.GetAPIServer()
 	server.Path, server.CertDir = path[APIServer], filepath.Join(c.dir, APIServer)
-	c.env.ControlPlane.Etcd = &envtest.Etcd{Path: path[Etcd], DataDir: filepath.Join(c.dir, Etcd)}
+	etcd := &envtest.Etcd{Path: path[Etcd], DataDir: filepath.Join(c.dir, Etcd)}
+	c.env.ControlPlane.Etcd = etcd
+	var ports [3]int
+	for i := range ports {
+		var err error
+		if ports[i], err = FreePort(); err != nil {
+			return err
+		}
+	}
+	server.SecureServing.Address, server.SecureServing.Port = loopback, strconv.Itoa(ports[0])
+	etcd.URL = &url.URL{Scheme: "http", Host: loopbackAddress(ports[1])}
+	etcd.Configure().Set("listen-peer-urls", "http://"+loopbackAddress(ports[2]))
 	return nil
 }
 

@@ -83,13 +83,16 @@ func (c *Cluster) StartWebhook(ctx context.Context, args ...string) error {
 		p.port, p.health = c.webhook.port, c.webhook.health
 	} else {
 		var err error
-		if p.port, p.health, err = freePorts(); err != nil {
+		if p.port, err = FreePort(); err != nil {
+			return err
+		}
+		if p.health, err = FreePort(); err != nil {
 			return err
 		}
 	}
 	p.cmd = exec.Command(c.Program("webhook"), append([]string{
 		"--cert-dir", c.dir, "--host", loopback, "--port", strconv.Itoa(p.port),
-		"--health-probe-bind-address", net.JoinHostPort(loopback, strconv.Itoa(p.health)),
+		"--health-probe-bind-address", loopbackAddress(p.health),
 		"--metrics-bind-address", "0", "--shutdown-delay", "0s", "--log-format", "text",
 		"--controllers", c.options.Controllers, "--kubeconfig", c.Kubeconfig, "--simulated-provider", c.options.Simulated,
 	}, args...)...)
@@ -109,7 +112,7 @@ func (c *Cluster) StartWebhook(ctx context.Context, args ...string) error {
 }
 
 func (c *Cluster) waitUntilReady(ctx context.Context, p *process) error {
-	url := "http://" + net.JoinHostPort(loopback, strconv.Itoa(p.health)) + "/readyz"
+	url := "http://" + loopbackAddress(p.health) + "/readyz"
 	last := errors.New("no answer yet")
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Minute, true, func(ctx context.Context) (bool, error) {
 		if p.ended() {
@@ -215,16 +218,4 @@ func (c *Cluster) WebhookConfigurations() (*admissionregistrationv1.MutatingWebh
 		}
 	}
 	return mutating, validating, nil
-}
-
-func freePorts() (a, b int, err error) {
-	// Both are held at once, so that they differ.
-	var listeners [2]net.Listener
-	for i := range listeners {
-		if listeners[i], err = net.Listen("tcp", net.JoinHostPort(loopback, "0")); err != nil {
-			return 0, 0, err
-		}
-		defer listeners[i].Close()
-	}
-	return listeners[0].Addr().(*net.TCPAddr).Port, listeners[1].Addr().(*net.TCPAddr).Port, nil
 }

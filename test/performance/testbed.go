@@ -144,12 +144,8 @@ func (t *testbed) startIdle(ctx context.Context) (func(path string) admissionreg
 	if err := ca.IssueTo(t.dir, 24*time.Hour, "127.0.0.1"); err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := local.FreeAddress()
 	if err != nil {
-		return nil, err
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
 		return nil, err
 	}
 	self, err := os.Executable()

@@ -1,0 +1,39 @@
+package local
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+)
+
+// The ports that FreePort picks from lie below those that Linux and macOS give to
+// outgoing connections, and below the node ports of a cluster.
+const firstPort, endOfPorts = 20_000, 30_000
+
+var given sync.Map // port → nothing
+
+// FreePort is a port of the loopback address that nobody listens on, another at
+// each call. No connection takes it meanwhile, so that a process can listen on
+// it later, and again after a restart. It is an error if none is found.
+func FreePort() (int, error) {
+	for range 1000 {
+		port := firstPort + rand.IntN(endOfPorts-firstPort)
+		if _, again := given.LoadOrStore(port, nil); again {
+			continue
+		}
+		if listener, err := net.Listen("tcp", loopbackAddress(port)); err == nil {
+			return port, listener.Close()
+		}
+	}
+	return 0, errors.New("no free port found")
+}
+
+// FreeAddress is the loopback address with a port of FreePort, as host:port.
+func FreeAddress() (string, error) {
+	port, err := FreePort()
+	return loopbackAddress(port), err
+}
+
+func loopbackAddress(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(port)) }
