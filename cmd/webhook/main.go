@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -41,6 +42,10 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
+// setLoggers guards the loggers of the libraries: they are the process's, and one
+// of them may not be set while it is used, as by what is left of an earlier run.
+var setLoggers sync.Once
+
 // run does what the command line says until the context ends, and returns the
 // exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -53,8 +58,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	log := o.logger(stderr)
-	ctrl.SetLogger(log)
-	klog.SetLogger(log)
+	setLoggers.Do(func() {
+		ctrl.SetLogger(log)
+		klog.SetLogger(log)
+	})
 	if err := serve(ctx, log, o); err != nil {
 		fmt.Fprintf(stderr, "webhook: %v\n", err)
 		return exitFailure
