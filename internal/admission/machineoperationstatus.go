@@ -37,8 +37,12 @@ func validateOperationStatus(was, now *operation, _ func() bool) verdict {
 		machine := t.V.MachineRef.V
 		known := stored.remaining(machine)
 		old := stored.next(machine)
+		seen[machine]++
+		if known > 0 && t == old { // as most are
+			continue
+		}
 		at := path.Key(machine)
-		if seen[machine]++; seen[machine] > 1 && known == 0 {
+		if seen[machine] > 1 && known == 0 {
 			err := field.Duplicate(path.Index(i).Child("machineRef"), resolve.Excerpt(machine))
 			err.Detail = "may be the target of one entry only; merge the entries"
 			errs = append(errs, field.ErrorList{err}.WithOrigin("uniqueTarget")...)
