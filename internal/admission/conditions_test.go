@@ -167,19 +167,22 @@ func TestConditionsSkip(t *testing.T) {
 		"an image on a CloudInit host": {"machines", "{spec: {}, status: {observedProvisioningFormat: CloudInit}}", "spec: {host: {image: a}}"},
 		"a declared image on an Ignition host": {"machines", "{spec: {}, status: {observedProvisioningFormat: Ignition}}",
 			"spec: {host: {image: a, provisioningFormat: CloudInit}}"},
-		"an image edit": {"machines", "spec: {host: {image: a}}", "spec: {host: {image: b}}"},
+		"no image on an Ignition host": {"machines", "{spec: {}, status: {observedProvisioningFormat: Ignition}}", "spec: {host: {}}"},
+		"an image edit":                {"machines", "spec: {host: {image: a}}", "spec: {host: {image: b}}"},
 		"a label edit": {"machines", "spec: {host: {image: a, provisioningFormat: CloudInit}}",
 			"{metadata: {name: rack7-node-a, labels: {a: b}}, spec: {host: {image: a, provisioningFormat: CloudInit}}}"},
 		"a neighbour's fields":        {"machines", "", "spec: {pxe: {image: ' a'}, providerRef: {name: b}, image: 7}"},
 		"a configuration":             {"machineconfigurations", "", "spec: {template: {host: {image: a, provisioningFormat: CloudInit}}}"},
 		"a configuration, no host":    {"machineconfigurations", "", "spec: {priority: 5}"},
 		"a version":                   {"machineconfigurationversions", "", "spec: {version: 1, template: {host: {image: a}}}"},
+		"a declared version":          {"machineconfigurationversions", "", "spec: {template: {host: {image: a, provisioningFormat: Ignition}}}"},
 		"a version that is deployed":  {"machineconfigurationversions", "{spec: {version: 1}, status: {deployed: true}}", "{metadata: {name: a, labels: {a: b}}, spec: {version: 1}}"},
 		"a version before deployment": {"machineconfigurationversions", "spec: {version: 1}", "spec: {version: 2}"},
 		"a replacement":               {"machineoperations", "", "spec: {operationKind: HostReplace, machineRef: worker-1}"},
 		"a selected rack":             {"machineoperations", "", "spec: {operationKind: HostReplace, machineSelector: {matchLabels: {rack: '7'}}}"},
 		"selected by an expression":   {"machineoperations", "", "spec: {operationKind: HostReplace, machineSelector: {matchExpressions: [{key: rack, operator: Exists}]}}"},
 		"a reboot of all":             {"machineoperations", "", "spec: {operationKind: HostReboot, machineSelector: {}}"},
+		"an edit before the start":    {"machineoperations", "{spec: {operationKind: HostReplace, machineRef: worker-1}, status: {phase: Pending}}", "spec: {operationKind: HostReplace, machineRef: worker-2}"},
 		"a finalizer on a started one": {"machineoperations", started,
 			"{metadata: {name: a, finalizers: [example.com/a]}, spec: {operationKind: HostReplace, machineRef: worker-1}, " + frozenTarget + "}"},
 		"a phase": {status, frozenTarget,
@@ -205,7 +208,7 @@ func TestConditionsSkip(t *testing.T) {
 func TestConditionsOnWrongShapes(t *testing.T) {
 	const (
 		host      = "{image: a, provisioningFormat: CloudInit}"
-		operation = "{spec: {operationKind: HostReplace, machineRef: worker-1, machineSelector: {matchLabels: {a: b}}}, status: {targets: [{machineRef: worker-1, input: {hostImage: a, provisioningFormat: CloudInit}}]}}"
+		operation = "{spec: {operationKind: HostReplace, machineRef: worker-1, machineSelector: {matchExpressions: [{key: a, operator: Exists}]}}, status: {targets: [{machineRef: worker-1, input: {hostImage: a, provisioningFormat: CloudInit}}]}}"
 	)
 	template := []string{"spec", "template", "host"}
 	for resource, whole := range map[string]struct {
@@ -232,7 +235,7 @@ func TestConditionsOnWrongShapes(t *testing.T) {
 						continue
 					}
 					seen[at] = true
-					objects := []string{whole.object, "{}"}
+					objects := []string{whole.object, "{}", "spec: {host: {image: a}}"}
 					for _, value := range []any{nil, true, int64(7), "", "x", " x ", []any{}, []any{"x"}, []any{map[string]any{}}, map[string]any{}, map[string]any{"x": "y"}} {
 						objects = append(objects, withValue(t, whole.object, value, path[:depth]))
 					}
