@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // The API server takes every way in, with the CRDs of cert-manager.
@@ -31,18 +33,6 @@ func TestManifestsApply(t *testing.T) {
 	}
 	for _, way := range []string{"webhook-only", "standalone"} {
 		apply("-k", filepath.Join(foreign.Root, "manifests", way))
-	}
-
-	// Every write can be made to travel, as docs/reference.md shows it.
-	overlay := t.TempDir()
-	text := documented(t, "docs/reference.md", "## Which writes travel", "yaml", 0)
-	require.NoError(t, os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o644))
-	require.NoError(t, os.Symlink(filepath.Join(foreign.Root, "manifests"), filepath.Join(overlay, "manifests")))
-	for _, dir := range []string{filepath.Join(foreign.Root, "manifests", "standalone"), overlay} {
-		rendered, err := foreign.Kubectl(t.Context(), nil, "kustomize", "--load-restrictor=LoadRestrictionsNone", dir)
-		require.NoError(t, err, rendered)
-		require.Equal(t, dir == overlay, !strings.Contains(rendered, "matchConditions"))
-		require.Contains(t, rendered, "machines.validate.hostformat.unbounded-cloud.io")
 	}
 
 	// What a release consists of.
@@ -66,25 +56,76 @@ func TestManifestsApply(t *testing.T) {
 			apply("-f", file)
 		}
 	}
+}
 
-	// A given Secret in place of cert-manager, as docs/operations.md shows it.
-	dir := t.TempDir()
-	base, err := filepath.Rel(dir, filepath.Join(foreign.Root, "manifests"))
+// Each overlay that the pages show, beside a checkout, does what they say.
+func TestOverlays(t *testing.T) {
+	const entry = "machines.validate.hostformat.unbounded-cloud.io"
+	rendered := func(page, heading string) string {
+		t.Helper()
+		dir := t.TempDir()
+		for file, text := range map[string]string{
+			"kustomization.yaml": documented(t, page, heading, "yaml", 0),
+			"ca.crt":             "-----BEGIN CERTIFICATE-----\n",
+		} {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
+		}
+		require.NoError(t, os.Symlink(ours.Root, filepath.Join(dir, "hostformat")))
+		out, err := ours.Kubectl(t.Context(), nil, "kustomize", "--load-restrictor=LoadRestrictionsNone", dir)
+		require.NoError(t, err, out)
+		require.Contains(t, out, entry)
+		return out
+	}
+	image := rendered("docs/operations.md", "## Install")
+	require.Contains(t, image, "image: registry.example.com/hostformat:v1.2.3\n")
+	require.Equal(t, 9, strings.Count(image, "matchConditions:"))
+	given := rendered("docs/operations.md", "## Certificates")
+	require.Equal(t, 9, strings.Count(given, "caBundle: LS0tLS1CRUdJTi"), "every webhook trusts it")
+	require.NotContains(t, given, "cert-manager")
+	require.NotContains(t, rendered("docs/reference.md", "## Which writes travel"), "matchConditions")
+	versions := rendered("docs/reference.md", "## Versions")
+	require.Contains(t, versions, "- --controllers=*,machineconfiguration\n")
+	require.Contains(t, versions, "name: hostformat-controller-versions\n")
+}
+
+// The permissions that manifests/versions adds are enough to cut a version, to
+// have it follow the template, and to mark it as deployed.
+func TestVersionPermissions(t *testing.T) {
+	needsLocal(t)
+	for _, folder := range []string{"standalone", "versions"} {
+		out, err := ours.Kubectl(t.Context(), nil, "apply", "-f", filepath.Join(ours.Root, "manifests", folder, "rbac.yaml"))
+		require.NoError(t, err, out)
+	}
+	kubeconfig, err := ours.KubeconfigFor(t.TempDir(), "system:serviceaccount:hostformat-system:hostformat-controller")
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "ca.crt"), []byte("-----BEGIN CERTIFICATE-----\n"), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(`
-resources: [`+base+`/base]
-components: [`+base+`/given-secret]
-secretGenerator:
-  - name: hostformat-ca
-    namespace: hostformat-system
-    files: [ca.crt]
-    options: {disableNameSuffixHash: true}
-`), 0o600))
-	rendered, err := foreign.Kubectl(t.Context(), nil, "kustomize", dir)
-	require.NoError(t, err, rendered)
-	require.Equal(t, 9, strings.Count(rendered, "caBundle: LS0tLS1CRUdJTi"), "every webhook trusts it")
-	require.NotContains(t, rendered, "cert-manager")
+	c := newClient(t, ours)
+	running := startControllers(t, ours, kubeconfig, "*,machineconfiguration", "--leader-elect", "--leader-election-namespace=hostformat-system")
+	configuration := uniqueName()
+	store(t, c, "machineconfigurations", object(t, "machineconfigurations", configuration, "spec: {template: {host: {image: img-a, provisioningFormat: CloudInit}}}"))
+	imageOf := func() string {
+		version, err := c.of("machineconfigurationversions").Get(t.Context(), configuration+"-v1", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		image, _, _ := unstructured.NestedString(version.Object, "spec", "template", "host", "image")
+		return image
+	}
+	require.EventuallyWithT(t, func(collect *assert.CollectT) { assert.Equal(collect, "img-a", imageOf()) }, patience, interval)
+	_, err = c.of("machineconfigurations").Patch(t.Context(), configuration, types.MergePatchType, []byte(`{"spec":{"template":{"host":{"image":"img-b"}}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.EventuallyWithT(t, func(collect *assert.CollectT) { assert.Equal(collect, "img-b", imageOf()) }, patience, interval)
+
+	machine, name := uniqueName(), uniqueName()
+	store(t, c, "machines", object(t, "machines", machine, "spec: {configurationRef: {name: "+configuration+"}, host: {external: {provider: Simulated, providerID: a}}}"))
+	store(t, c, "machineoperations", object(t, "machineoperations", name, "spec: {operationKind: HostReplace, machineRef: "+machine+"}"))
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		version, err := c.of("machineconfigurationversions").Get(t.Context(), configuration+"-v1", metav1.GetOptions{})
+		if assert.NoError(collect, err) {
+			deployed, _, _ := unstructured.NestedBool(version.Object, "status", "deployed")
+			assert.True(collect, deployed)
+		}
+	}, patience, interval)
+	require.NotContains(t, running.log.String(), "forbidden")
 }
 
 // The permissions of the controller that ships are enough for all it does.
