@@ -1,11 +1,31 @@
 package e2e
 
 import (
+	"context"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+// What the runbook has one look at says whether the webhook answers: the write
+// travels in both directions, and is not stored.
+func TestProbe(t *testing.T) {
+	needsLocal(t)
+	_, probe, found := strings.Cut(documented(t, "docs/runbook.md", "## HostformatWebhookDown", "sh", 0), "/readyz\n")
+	require.True(t, found)
+	require.Equal(t, 1, strings.Count(probe, "kubectl"))
+	out, err := shell(t, ours, ours.Root, probe)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "Warning: spec.host.image")
+	require.Contains(t, out, "created (server dry run)")
+
+	require.NoError(t, ours.KillWebhook())
+	t.Cleanup(func() { require.NoError(t, ours.StartWebhook(context.Background())) })
+	out, err = shell(t, ours, ours.Root, probe)
+	require.Error(t, err)
+	require.Contains(t, out, "connection refused")
+}
 
 // The runbook completes a snapshot from before the format field, with an image
 // or without any; each command is for its own kind of target, and works once.
