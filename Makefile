@@ -1,5 +1,5 @@
-# Everything is made here. Versions stand in go.mod, go.tools.mod and
-# test/controlplane/go.mod, and nowhere else.
+# Everything is made here. Versions stand in go.mod, go.tools.mod and the go.mod of
+# the modules in test, and nowhere else.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

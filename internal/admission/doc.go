@@ -9,7 +9,7 @@
 //	imageValue       an image has no invisible character, and a bound  host.go
 //	declareFormat    an image on an Ignition host declares its format  machine.go
 //	deployedVersion  a deployed version's spec is immutable            machineconfigurationversion.go
-//	fleetSelector    a HostReplace does not select the whole fleet     machineoperation.go
+//	fleetSelector    a HostReplace does not have an empty selector      machineoperation.go
 //	frozenOperation  what a frozen pair was made for is immutable      machineoperation.go
 //	frozenPair       a frozen pair is immutable and stays              machineoperationstatus.go
 //	uniqueTarget     a Machine is at most one target                   machineoperationstatus.go

@@ -196,7 +196,7 @@ func TestOtherMutators(t *testing.T) {
 	}
 
 	t.Run("a registry mirror", func(t *testing.T) {
-		mirror := serveMutator(t, `[{"op":"replace","path":"/spec/host/image","value":"mirror.test/acme/os/plain-24:v3\n"}]`)
+		mirror := serveMutator(t, `[{"op":"replace","path":"/spec/host/image","value":"mirror.example.com/acme/os/plain-24:v3\n"}]`)
 		configuration, _, err := ours.WebhookConfigurations()
 		require.NoError(t, err)
 		configuration = &admissionregistrationv1.MutatingWebhookConfiguration{
@@ -210,14 +210,14 @@ func TestOtherMutators(t *testing.T) {
 		require.EventuallyWithT(t, func(collect *assert.CollectT) {
 			got, err := image()
 			assert.NoError(collect, err)
-			assert.Equal(collect, "mirror.test/acme/os/plain-24:v3", got)
+			assert.Equal(collect, "mirror.example.com/acme/os/plain-24:v3", got)
 		}, 20*time.Second, 100*time.Millisecond)
 
 		// What the API server did not ask about at first, it does not ask about
 		// again: a clean image that is made unclean later is stored so.
-		left := "mirror.test/acme/os/plain-24:v3\n"
+		left := "mirror.example.com/acme/os/plain-24:v3\n"
 		if everyWrite {
-			left = "mirror.test/acme/os/plain-24:v3"
+			left = "mirror.example.com/acme/os/plain-24:v3"
 		}
 		got, err := imageOf(written("img-a"))
 		require.NoError(t, err)
