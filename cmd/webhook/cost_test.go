@@ -28,6 +28,7 @@ func TestCostOfReviews(t *testing.T) {
 		return statusReview + strings.TrimSuffix(body.String(), ",") + "]}}}}"
 	}
 	version := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"UPDATE","kind":{"group":"unbounded-cloud.io","version":"v1alpha3","kind":"MachineConfigurationVersion"},"oldObject":{"status":{"deployed":true}},"object":{"spec":[`
+	refused := machineReview(`{"spec":{"host":{"provisioningFormat":"x"}}}`)
 	server := hooks{}
 	admission.Register(server, admission.Deny)
 	defer debug.SetGCPercent(debug.SetGCPercent(10)) // so that little of what is measured is garbage
@@ -38,10 +39,22 @@ func TestCostOfReviews(t *testing.T) {
 		"unlike targets":  distinct(`{"machineRef":"%d","input":{"hostImage":" "}},`),
 		"a deployed spec": fill(size, version, `{"":0}`, "]}}}"),
 		"one long value":  machineReview(`{"spec":{"host":{"image":"` + strings.Repeat(" ", size) + `"}}}`),
+		"a long machine":  statusReview + `{"machineRef":"` + strings.Repeat("x", size) + `","input":{"hostImage":"\u200b","provisioningFormat":"x"}}]}}}}`,
+		"escapes":         statusReview + `{"machineRef":"` + strings.Repeat("<", size) + `","input":{"hostImage":"\u200b","provisioningFormat":"x"}}]}}}}`,
+		"a wrong type":    machineReview(`{"spec":["` + strings.Repeat("<", size) + `"]}`),
+		"a wrong image":   machineReview(`{"spec":{"host":{"image":["` + strings.Repeat("<\xff", size/2) + `"]}}}`),
+		"a long name":     strings.Replace(refused, `"uid":"u"`, `"uid":"u","name":"`+strings.Repeat("x", size)+`"`, 1),
+		"escaped name":    strings.Replace(refused, `"uid":"u"`, `"uid":"u","name":"`+strings.Repeat("<", size)+`"`, 1),
+		"no UTF-8":        strings.Replace(refused, `"uid":"u"`, `"uid":"u","name":"`+strings.Repeat("\xff", size)+`"`, 1),
+		"a long prefix":   machineReview(`{"metadata":{"generateName":"` + strings.Repeat("<", size) + `"},"spec":{"host":{"provisioningFormat":"x"}}}`),
+		"a long uid":      strings.Replace(refused, `"uid":"u"`, `"uid":"`+strings.Repeat("<", size)+`"`, 1),
+		"a long kind":     strings.Replace(refused, `"kind":"Machine"`, `"kind":"`+strings.Repeat("<", size)+`"`, 1),
+		"deep":            machineReview(`{"spec":` + strings.Repeat("[", 9_900) + strings.Repeat("]", 9_900) + `}`),
+		"deep, in a host": machineReview(`{"spec":{"host":{"image":` + strings.Repeat(`{"]":`, 9_900) + "0" + strings.Repeat("}", 9_900) + `}}}`),
 	} {
 		for path, hook := range server {
 			runtime.GC()
-			before, done := objects(), make(chan struct{})
+			before, done := used(), make(chan struct{})
 			go func() {
 				defer close(done)
 				request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(review))
@@ -56,7 +69,7 @@ func TestCostOfReviews(t *testing.T) {
 					busy = false
 				case <-tick.C:
 				}
-				most = max(most, objects())
+				most = max(most, used())
 			}
 			tick.Stop()
 			said := cost([][]byte{[]byte(review)})
@@ -66,9 +79,9 @@ func TestCostOfReviews(t *testing.T) {
 	}
 }
 
-// objects is how many bytes the heap holds.
-func objects() uint64 {
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	metrics.Read(sample)
-	return sample[0].Value.Uint64()
+// used is how many bytes the heap and all stacks hold.
+func used() uint64 {
+	samples := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	metrics.Read(samples)
+	return samples[0].Value.Uint64() + samples[1].Value.Uint64()
 }

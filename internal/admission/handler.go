@@ -13,9 +13,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // guard holds the rules of one resource, or of one of its subresources.
@@ -128,13 +131,13 @@ func validate(g guard, req admission.Request, enforcement Enforcement) admission
 
 // refusal answers as built-in kinds do: 422, with a cause for each field.
 func refusal(req admission.Request, errs field.ErrorList) admission.Response {
-	name := req.Name
-	if name == "" {
-		name = generateName(req.Object.Raw)
-	}
+	name := resolve.Cut(cmp.Or(req.Name, generateName(req.Object.Raw)), longestName)
 	status := apierrors.NewInvalid(schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind}, name, listed(errs)).Status()
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &status}}
 }
+
+// longestName is the most that the API server takes: more comes from somebody else.
+const longestName = validation.DNS1123SubdomainMaxLength
 
 // generateName stands in for the name of an object that has none yet.
 func generateName(raw []byte) string {
@@ -175,7 +178,7 @@ func (h handler) Handle(ctx context.Context, req admission.Request) admission.Re
 	response := h.direction(g, req, h.enforcement)
 	if rules := response.AuditAnnotations["rules"]; rules != "" || !response.Allowed {
 		message := strings.Join(response.Warnings, "; ")
-		if response.Result != nil {
+		if !response.Allowed {
 			message = response.Result.Message
 		}
 		logf.FromContext(ctx).Info(cmp.Or(response.AuditAnnotations["outcome"], string(denied)), "rules", rules, "message", message)

@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -177,8 +178,8 @@ func TestPanicIsAnswered(t *testing.T) {
 	require.Equal(t, int32(http.StatusInternalServerError), review.Response.Result.Code)
 }
 
-// One line for a denial, which says who did what against which rule; none for
-// what is allowed.
+// One line for a denial and for what is only warned of, which says who did what
+// against which rule; none for what is allowed.
 func TestLog(t *testing.T) {
 	lines := &lockedBuffer{}
 	logf.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(lines, nil)))
@@ -191,10 +192,21 @@ func TestLog(t *testing.T) {
 	require.NoError(t, json.Unmarshal(lines.take(), &line))
 	require.Subset(t, line, map[string]any{"msg": "denied", "kind": "Machine", "name": "rack7-node-a", "operation": "CREATE", "dryRun": true,
 		"user": "system:serviceaccount:ops:tester", "rules": "formatValue"})
+	require.Contains(t, line["message"], "spec.host.provisioningFormat: Unsupported value")
 
 	require.True(t, post(t, MutatePath, r).Allowed)
 	require.True(t, post(t, ValidatePath, request(t, "machines", "", "{}")).Allowed)
 	require.Empty(t, lines.take())
+
+	review, err := json.Marshal(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: r})
+	require.NoError(t, err)
+	call := httptest.NewRequestWithContext(t.Context(), http.MethodPost, ValidatePath, bytes.NewReader(review))
+	call.Header.Set("Content-Type", "application/json")
+	muxOf(Warn).ServeHTTP(httptest.NewRecorder(), call)
+	require.NoError(t, json.Unmarshal(lines.take(), &line))
+	require.Subset(t, line, map[string]any{"msg": "warned", "rules": "formatValue"})
+	require.Contains(t, line["message"], "spec.host.provisioningFormat: Unsupported value")
 }
 
 type lockedBuffer struct {

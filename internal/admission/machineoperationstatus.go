@@ -41,7 +41,7 @@ func validateOperationStatus(was, now *operation, _ func() bool) verdict {
 		if known > 0 && t == old { // as most are
 			continue
 		}
-		at := path.Key(machine)
+		at := path.Key(resolve.Excerpt(machine))
 		if seen[machine] > 1 && known == 0 {
 			err := field.Duplicate(path.Index(i).Child("machineRef"), resolve.Excerpt(machine))
 			err.Detail = "may be the target of one entry only; merge the entries"
@@ -58,7 +58,7 @@ func validateOperationStatus(was, now *operation, _ func() bool) verdict {
 		if left.host().image() == "" && !left.frozen() {
 			continue
 		}
-		errs = append(errs, field.ErrorList{field.Required(path.Key(machine),
+		errs = append(errs, field.ErrorList{field.Required(path.Key(resolve.Excerpt(machine)),
 			"may not be removed because its image and format are frozen; a client that rewrites the list must keep every target under its machineRef",
 		)}.WithOrigin("frozenPair")...)
 	}

@@ -29,9 +29,11 @@ type mux struct{ *http.ServeMux }
 
 func (m mux) Register(path string, hook http.Handler) { m.Handle(path, hook) }
 
-func newMux() http.Handler {
+func newMux() http.Handler { return muxOf(Deny) }
+
+func muxOf(enforcement Enforcement) http.Handler {
 	m := mux{http.NewServeMux()}
-	Register(m, Deny)
+	Register(m, enforcement)
 	return m
 }
 

@@ -46,7 +46,7 @@ func (c *Cluster) keepControlPlane() error {
 			return err
 		}
 	}
-	server.SecureServing.Address, server.SecureServing.Port = loopback, strconv.Itoa(ports[0])
+	server.Address, server.Port = loopback, strconv.Itoa(ports[0])
 	etcd.URL = &url.URL{Scheme: "http", Host: loopbackAddress(ports[1])}
 	etcd.Configure().Set("listen-peer-urls", "http://"+loopbackAddress(ports[2]))
 	return nil
