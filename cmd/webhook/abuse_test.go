@@ -94,7 +94,7 @@ func TestBadCalls(t *testing.T) {
 	}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+p.address(p.port)+admission.ValidatePath, strings.NewReader(review))
 	require.NoError(t, err)
-	request.Header.Set("X-Long", strings.Repeat("x", 3*production.HeaderBytes))
+	request.Header.Set("X-Long", strings.Repeat("x", production.HeaderBytes+10<<10))
 	response, err := client.Do(request)
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())

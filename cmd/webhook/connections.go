@@ -109,17 +109,24 @@ func (c *connection) waits(so bool) {
 // connState is told by net/http. A connection is active from the end of a
 // header to the end of the answer.
 func connState(conn net.Conn, state http.ConnState) {
-	c, ok := conn.(*tls.Conn).NetConn().(*connection)
-	if ok && (state == http.StateActive || state == http.StateIdle) {
-		c.waits(state == http.StateIdle)
+	if state == http.StateActive || state == http.StateIdle {
+		bare(conn).(*connection).waits(state == http.StateIdle)
 	}
+}
+
+// bare is what TLS, if there is any, is spoken over.
+func bare(conn net.Conn) net.Conn {
+	if secured, ok := conn.(*tls.Conn); ok {
+		return secured.NetConn()
+	}
+	return conn
 }
 
 type connectionKey struct{}
 
 // connContext has connectionOf find the connection of a call.
 func connContext(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, connectionKey{}, conn.(*tls.Conn).NetConn())
+	return context.WithValue(ctx, connectionKey{}, bare(conn))
 }
 
 // connectionOf returns the connection that is a call's own, or nil where it is

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,8 @@ func init() { metrics.Registry.MustRegister(throttled) }
 
 // gate takes in reviews and has so many judged at once that memory suffices. A
 // review takes its turn once it is here whole, and its answer is sent once that
-// is over, so that no client holds up another one by being slow.
+// is over, so that no client holds up another one by being slow: while a review
+// comes and while its answer goes, its connection may have to make room.
 type gate struct {
 	limits                         limits
 	received, smallWork, largeWork *semaphore.Weighted
@@ -48,13 +50,18 @@ func (s gatedServer) Register(path string, hook http.Handler) {
 	s.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer := &answer{header: http.Header{}, code: http.StatusOK}
 		err := s.gate.judge(answer, r, hook)
-		if err == nil && answer.body.Len() > s.gate.limits.Small {
-			size := int64(answer.body.Len())
-			if s.gate.received.TryAcquire(size) {
+		if size := int64(answer.body.Len()); err == nil && size > int64(s.gate.limits.Small) {
+			switch {
+			case size > s.gate.limits.Received:
+				err = refusal{http.StatusRequestEntityTooLarge, "the answer to the review would be too large"}
+			case s.gate.received.TryAcquire(size):
 				defer s.gate.received.Release(size)
-			} else {
+			default:
 				err = errBusy
 			}
+		}
+		if c := connectionOf(r); c != nil {
+			c.waits(true) // until the answer is read
 		}
 		if err != nil {
 			refuse(w, err)
@@ -122,7 +129,7 @@ func (g *gate) judge(w http.ResponseWriter, r *http.Request, hook http.Handler) 
 	turn, cancel := context.WithTimeout(r.Context(), g.limits.Turn)
 	defer cancel()
 	if work.Acquire(turn, takes) != nil {
-		return errBusy
+		return cmp.Or[error](r.Context().Err(), errBusy) // whose client is gone gets no answer
 	}
 	defer work.Release(takes)
 	r = r.WithContext(r.Context())
@@ -141,7 +148,9 @@ func (g *gate) receive(r *http.Request) (review [][]byte, held int64, err error)
 	}
 	review, held, err = g.read(r)
 	if because := (refusal{}); errors.As(err, &because) && because != errSlow {
+		g.received.Release(held)
 		_, _ = io.CopyN(io.Discard, r.Body, int64(g.limits.Body))
+		return nil, 0, err
 	}
 	return review, held, err
 }
@@ -160,26 +169,17 @@ func (g *gate) read(r *http.Request) (review [][]byte, held int64, err error) {
 	if r.ContentLength >= 0 {
 		left = int(r.ContentLength)
 	}
-	// The first piece of a connection is bounded by how many there are. Room for
-	// all others is taken at once where their size is known, else two reviews
-	// might each take what the other one lacks.
-	room := 0
-	if r.ProtoMajor == 1 {
-		room = g.limits.Small
-	}
 	for left > 0 {
+		// The first piece of a connection is bounded by how many there are. Room for
+		// another one is taken when the one before has come, so that who declares
+		// much and sends little holds little.
 		piece := make([]byte, min(g.limits.Small, left))
-		if room < len(piece) {
-			more := len(piece)
-			if r.ContentLength >= 0 {
-				more = left
-			}
-			if !g.received.TryAcquire(int64(more)) {
+		if len(review) > 0 || r.ProtoMajor > 1 {
+			if !g.received.TryAcquire(int64(len(piece))) {
 				return nil, held, errBusy
 			}
-			held, room = held+int64(more), room+more
+			held += int64(len(piece))
 		}
-		room -= len(piece)
 		n, err := io.ReadFull(r.Body, piece)
 		review, left = append(review, piece[:n]), left-n
 		switch {

@@ -30,7 +30,7 @@ func TestTurns(t *testing.T) {
 		gated["/"].ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("{"+strings.Repeat(",", size-2)+"}")))
 		return recorder
 	}
-	most := int(bounds.LargeWork) / (costOfByte + costOfValue)
+	most := int(bounds.LargeWork-costOfLevel) / (costOfByte + costOfValue)
 	codes := make(chan int, 2)
 	go func() { codes <- call(most).Code }()
 	<-begun

@@ -8,19 +8,18 @@ import (
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"unbounded-cloud.io/hostformat/internal/admission"
 )
 
-// newHealth serves /healthz, which says that the process is alive, /readyz,
+// healthOf answers /healthz, which says that the process is alive, /readyz,
 // which says whether all checks pass and, unlike the server of
 // controller-runtime, why not, and /startz, which says the same but gives up
 // waiting after a while. Kubelet looks at a pod anew when its start-up ends, and
 // then shows it a Secret that came later than the pod; else that takes it more
 // than a minute.
-func newHealth(address string, startup time.Duration, checks ...healthz.Checker) manager.Runnable {
+func healthOf(startup time.Duration, checks ...healthz.Checker) http.Handler {
 	begun := time.Now()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -37,10 +36,7 @@ func newHealth(address string, startup time.Duration, checks ...healthz.Checker)
 	}
 	serve("/readyz", 0)
 	serve("/startz", startup)
-	return &manager.Server{
-		Name:   "health",
-		Server: &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second},
-	}
+	return mux
 }
 
 // listening checks that the webhook's port speaks TLS. The check has no

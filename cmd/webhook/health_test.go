@@ -3,9 +3,8 @@ package main
 import (
 	"errors"
 	"io"
-	"net"
 	"net/http"
-	"strconv"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -16,11 +15,10 @@ import (
 // The start-up of a process that gets no certificate ends after a while; it
 // turns ready no sooner for that, and is alive all the time.
 func TestStartupEnds(t *testing.T) {
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
-	health := newHealth(address, 2*time.Second, func(*http.Request) error { return errors.New("no certificate") })
-	go func() { _ = health.Start(t.Context()) }()
+	server := httptest.NewServer(healthOf(2*time.Second, func(*http.Request) error { return errors.New("no certificate") }))
+	defer server.Close()
 	get := func(path string) (int, string) {
-		response, err := http.Get("http://" + address + path)
+		response, err := http.Get(server.URL + path)
 		if err != nil {
 			return 0, err.Error()
 		}

@@ -1,6 +1,9 @@
 package main
 
-import "time"
+import (
+	"time"
+	"unicode/utf8"
+)
 
 // limits bound what the clients of the webhook's port can take together,
 // whoever they are. The sum of what is bounded in bytes stays below the memory
@@ -16,17 +19,23 @@ type limits struct {
 	// Answer is how long all that follows a header may take: the body, the
 	// turn, the verdict, and a client that reads slowly.
 	Answer time.Duration
-	// Idle is how long a connection may stay between calls: what the client
-	// of an API server keeps it for.
+	// Idle is how long a connection may stay between calls: longer than the 90
+	// seconds for which an API server keeps it, so that it is the client that
+	// closes it, and never while a call is on its way.
 	Idle time.Duration
-	// HeaderBytes is the size of a header. That of an API server has 300 bytes;
-	// parsed, a hostile one takes twenty times its size.
+	// HeaderBytes is the size of a header, to which net/http adds up to 8 KiB.
+	// That of an API server has 300 bytes; parsed, a hostile one takes twenty
+	// times its size.
 	HeaderBytes int
 
-	// Connections is how many there may be; each costs 50 kB, and up to 200 kB
-	// with a hostile header. The longest waiting one makes room for a new one.
-	// 500 are more than two API servers have writes under way by default.
+	// Connections is how many there may be; each costs 50 kB, up to 230 kB with
+	// a hostile header, and what is small of a review or of an answer. The
+	// longest waiting one makes room for a new one. 500 are more than two API
+	// servers have writes under way by default.
 	Connections int
+	// Others is how many there may be to the port of health, and to that of
+	// metrics.
+	Others int
 	// Streams is how many calls an HTTP/2 connection may have at once.
 	Streams int
 	// StreamBytes is what an HTTP/2 connection may send ahead: the least that
@@ -55,10 +64,11 @@ var production = limits{
 	Header:      10 * time.Second,
 	Request:     10 * time.Second,
 	Answer:      20 * time.Second,
-	Idle:        90 * time.Second,
-	HeaderBytes: 4 << 10, // net/http adds as much
+	Idle:        2 * time.Minute,
+	HeaderBytes: 1 << 10,
 
 	Connections: 500,
+	Others:      25,
 	Streams:     8,
 	StreamBytes: 64 << 10,
 
@@ -66,30 +76,49 @@ var production = limits{
 	Small:     64 << 10,
 	Received:  48 << 20,
 	SmallWork: 32 << 20,
-	LargeWork: 160 << 20,
+	LargeWork: 96 << 20,
 	Turn:      3 * time.Second,
 }
 
 // What judging takes at most, measured with the most expensive reviews that we
-// could think of: several copies of each byte, and for each value a part of a
-// tree, of a map, and an error (TestCostOfReviews).
+// could think of (TestCostOfReviews): several copies of each byte, longer by far
+// where it is one that JSON escapes or no UTF-8; for each value a part of a tree, of
+// a map, and an error; and stack for each level of nesting.
 const (
-	costOfByte  = 8
-	costOfValue = 296
+	costOfByte   = 8
+	costOfEscape = 40
+	costOfValue  = 296
+	costOfLevel  = 2048
 )
 
-// cost estimates how many bytes of memory it takes to judge a review. A comma
-// or bracket within a string counts as a value, too, which errs on the safe
-// side.
+// cost estimates how many bytes of memory it takes to judge a review, which may
+// be no JSON at all.
 func cost(review [][]byte) int64 {
-	var size, values int64
+	var size, escapes, values, level, deepest int64
+	var quoted, escaped bool
 	for _, piece := range review {
 		size += int64(len(piece))
 		for _, b := range piece {
-			if b == ',' || b == '{' || b == '[' {
+			switch {
+			case b == '<' || b == '>' || b == '&' || b >= utf8.RuneSelf:
+				escapes++
+			case quoted:
+				quoted = escaped || b != '"'
+				escaped = !escaped && b == '\\'
+				continue
+			case b == '"':
+				quoted = true
+			case b == ',':
 				values++
+			case b == '{' || b == '[':
+				values++
+				level++
+				deepest = max(deepest, level)
+			case b == '}' || b == ']':
+				level--
 			}
+			escaped = false
 		}
 	}
-	return costOfByte*size + costOfValue*values
+	return costOfByte*size + costOfEscape*escapes + costOfValue*values + costOfLevel*deepest
 }

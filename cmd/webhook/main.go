@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // serve runs the webhook until the context ends, and then drains it.
 func serve(ctx context.Context, log logr.Logger, o *options) error {
 	certificate := &certificate{dir: o.certDir, log: log.WithName("certificate")}
-	server := o.newPort(certificate)
+	server := o.newPort(certificate, log)
 	config, err := o.clientConfig()
 	if err != nil {
 		return err
@@ -85,12 +85,8 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 		LeaderElectionID:        "hostformat-controllers",
 		LeaderElectionNamespace: o.leaderElectionNamespace,
 		Cache:                   cacheOptions(),
-		HealthProbeBindAddress:  "0", // served by ours, which says why
-		Metrics: metricsserver.Options{
-			BindAddress:   o.metricsAddress,
-			SecureServing: true,
-			TLSOpts:       o.metricsTLS(certificate),
-		},
+		HealthProbeBindAddress:  "0", // we serve both, within limits
+		Metrics:                 metricsserver.Options{BindAddress: "0"},
 	})
 	if err != nil {
 		return err
@@ -107,7 +103,10 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 			return err
 		}
 	}
-	if err := mgr.Add(newHealth(o.healthAddress, startup, checks...)); err != nil {
+	if err := o.addHealth(mgr, healthOf(startup, checks...)); err != nil {
+		return err
+	}
+	if err := o.addMetrics(mgr, certificate); err != nil {
 		return err
 	}
 	if err := o.addControllers(ctx, mgr); err != nil {

@@ -93,7 +93,7 @@ func (o *options) flags() *pflag.FlagSet {
 	flags.IntVar(&o.port, "port", 9443, "`port` to serve the webhook on")
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` for /healthz, /readyz and /startz, without TLS")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "`address` for /metrics, with TLS; 0 for none")
-	flags.BoolVar(&o.http2, "enable-http2", false, "offer HTTP/2; off because a client can exhaust an HTTP/2 server by resetting streams")
+	flags.BoolVar(&o.http2, "enable-http2", false, "offer HTTP/2; off because a client can exhaust an HTTP/2 server by resetting streams, and is never idle for it")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how controllers reach the API server; empty inside a cluster")
 	flags.BoolVar(&o.leaderElect, "leader-elect", false, "run controllers in one process of several; never together with the webhook")
 	flags.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease; empty for that of the pod")
@@ -153,35 +153,26 @@ func (o *options) logger(w io.Writer) logr.Logger {
 	return logr.FromSlogHandler(slog.NewJSONHandler(w, handler))
 }
 
-// tls returns the settings of a TLS server: nothing below TLS 1.2, nothing
-// without forward secrecy and authenticated encryption.
-func (o *options) tls(certificate *certificate) []func(*tls.Config) {
-	return []func(*tls.Config){func(c *tls.Config) {
-		c.GetCertificate = certificate.get
-		c.MinVersion = tls.VersionTLS12
-		c.CipherSuites = []uint16{ // of TLS 1.2; those of 1.3 are all of this kind
+// tls is how a server speaks TLS: nothing below TLS 1.2, nothing without forward
+// secrecy and authenticated encryption.
+func (o *options) tls(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
+	c := &tls.Config{
+		GetCertificate: certificate,
+		MinVersion:     tls.VersionTLS12,
+		CipherSuites: []uint16{ // of TLS 1.2; those of 1.3 are all of this kind
 			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
 			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
 			tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
 			tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 			tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
 			tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-		}
-		c.NextProtos = []string{"http/1.1"}
-		if o.http2 {
-			c.NextProtos = []string{"h2", "http/1.1"}
-		}
-	}}
-}
-
-// metricsTLS is the same for metrics. A process that serves no webhook has no
-// certificate, and makes itself one.
-func (o *options) metricsTLS(certificate *certificate) []func(*tls.Config) {
-	settings := o.tls(certificate)
-	if !o.webhook {
-		settings = append(settings, func(c *tls.Config) { c.GetCertificate = nil })
+		},
+		NextProtos: []string{"http/1.1"},
 	}
-	return settings
+	if o.http2 {
+		c.NextProtos = []string{"h2", "http/1.1"}
+	}
+	return c
 }
 
 // release and commit are set by make build: the version of the checkout, and

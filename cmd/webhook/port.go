@@ -6,12 +6,14 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -23,17 +25,19 @@ import (
 type port struct {
 	webhook.Server // keeps the hooks and counts their calls; is never started
 	address        string
-	tls            []func(*tls.Config)
+	tls            *tls.Config
+	log            logr.Logger
 	clientCA       string
 	limits         limits
 	serving        atomic.Bool
 }
 
-func (o *options) newPort(certificate *certificate) *port {
+func (o *options) newPort(certificate *certificate, log logr.Logger) *port {
 	return &port{
 		Server:   webhook.NewServer(webhook.Options{}),
 		address:  net.JoinHostPort(o.host, fmt.Sprint(o.port)),
-		tls:      o.tls(certificate),
+		tls:      o.tls(certificate.get),
+		log:      log,
 		clientCA: o.clientCA,
 		limits:   production,
 	}
@@ -41,10 +45,7 @@ func (o *options) newPort(certificate *certificate) *port {
 
 // Start serves until the context ends.
 func (p *port) Start(ctx context.Context) error {
-	config := &tls.Config{}
-	for _, set := range p.tls {
-		set(config)
-	}
+	config := p.tls.Clone()
 	if p.clientCA != "" {
 		text, err := os.ReadFile(p.clientCA)
 		if err != nil {
@@ -60,28 +61,39 @@ func (p *port) Start(ctx context.Context) error {
 		return err
 	}
 	p.serving.Store(true)
+	return p.limits.newServer("webhook", listener, p.limits.Connections, config, p.WebhookMux(), p.log).Start(ctx)
+}
+
+// newServer serves a handler within the limits, over TLS if there is a
+// configuration for it.
+func (l limits) newServer(name string, listener net.Listener, connections int, config *tls.Config, handler http.Handler, log logr.Logger) *manager.Server {
+	listener = limitConnections(listener, connections)
+	if config != nil {
+		listener = tls.NewListener(listener, config)
+	}
 	grace := time.Minute
-	server := &manager.Server{
-		Name:            "webhook",
-		Listener:        tls.NewListener(limitConnections(listener, p.limits.Connections), config),
+	return &manager.Server{
+		Name:            name,
+		Listener:        listener,
 		ShutdownTimeout: &grace,
 		Server: &http.Server{
-			Handler:           p.WebhookMux(),
-			ReadHeaderTimeout: p.limits.Header,
-			ReadTimeout:       p.limits.Request,
-			WriteTimeout:      p.limits.Answer,
-			IdleTimeout:       p.limits.Idle,
-			MaxHeaderBytes:    p.limits.HeaderBytes,
+			Handler:           handler,
+			ReadHeaderTimeout: l.Header,
+			ReadTimeout:       l.Request,
+			WriteTimeout:      l.Answer,
+			IdleTimeout:       l.Idle,
+			MaxHeaderBytes:    l.HeaderBytes,
 			ConnState:         connState,
 			ConnContext:       connContext,
+			// Whoever does not get through a handshake would fill the log.
+			ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(log.WithName(name)), slog.LevelDebug),
 			HTTP2: &http.HTTP2Config{
-				MaxConcurrentStreams:          p.limits.Streams,
-				MaxReceiveBufferPerConnection: p.limits.StreamBytes,
-				MaxReceiveBufferPerStream:     p.limits.StreamBytes,
+				MaxConcurrentStreams:          l.Streams,
+				MaxReceiveBufferPerConnection: l.StreamBytes,
+				MaxReceiveBufferPerStream:     l.StreamBytes,
 			},
 		},
 	}
-	return server.Start(ctx)
 }
 
 // StartedChecker returns a check that the port speaks TLS.

@@ -140,12 +140,47 @@ func TestSlowLargeBodies(t *testing.T) {
 	p.settles(t)
 }
 
-// Who does not read a large answer is let go.
-func TestSlowReaders(t *testing.T) {
-	p := startProcess(t, func(l *limits) { l.Answer = longer })
+// Who declares a large body and sends little of it takes no room from others.
+func TestDeclaredBodies(t *testing.T) {
+	p := startProcess(t, func(l *limits) { l.Request = time.Hour })
 	p.warm(t)
-	body := fill(3<<20, statusReview, `{"input":{"hostImage":" "}}`, "]}}}}")
+	p.open(t, 32, head(admission.ValidatePath, production.Body)+"{"+strings.Repeat(" ", production.Small))
+	client := p.client()
+	defer client.CloseIdleConnections()
+	review := machineReview(`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", production.Body-1<<10) + `"}}}`)
 	for range 3 {
+		code, answer, err := p.post(client, admission.ValidatePath, review)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, code, answer)
+	}
+	p.good(t)
+}
+
+// Who does not read a large answer is let go after a while, and makes room before
+// that.
+func TestSlowReaders(t *testing.T) {
+	const readers = 3
+	t.Run("let go", func(t *testing.T) {
+		p := startProcess(t, func(l *limits) { l.Answer = longer })
+		p.warm(t)
+		p.readSlowly(t, readers)
+		p.good(t)
+		p.settles(t)
+	})
+	t.Run("make room", func(t *testing.T) {
+		p := startProcess(t, func(l *limits) { l.Answer, l.Connections = time.Hour, readers })
+		p.warm(t)
+		p.readSlowly(t, readers)
+		p.good(t)
+	})
+}
+
+// readSlowly has so many clients ask for large answers, and read no more of them
+// than that they begin.
+func (p *process) readSlowly(t *testing.T, readers int) {
+	t.Helper()
+	body := fill(2<<20, statusReview, `{"input":{"hostImage":" "}}`, "]}}}}")
+	for range readers {
 		dialer := &net.Dialer{}
 		raw, err := dialer.DialContext(t.Context(), "tcp", p.address(p.port))
 		require.NoError(t, err)
@@ -153,7 +188,7 @@ func TestSlowReaders(t *testing.T) {
 		config := p.client().Transport.(*http.Transport).TLSClientConfig.Clone()
 		config.ServerName = "127.0.0.1"
 		conn := tls.Client(raw, config)
-		defer conn.Close()
+		t.Cleanup(func() { conn.Close() })
 		_, err = io.WriteString(conn, head(admission.MutatePath, len(body))+body)
 		require.NoError(t, err)
 		first := make([]byte, 12)
@@ -161,8 +196,6 @@ func TestSlowReaders(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "HTTP/1.1 200", string(first))
 	}
-	p.good(t)
-	p.settles(t)
 }
 
 // Connections that are open make room for a call, be they ever so many.
@@ -177,6 +210,43 @@ func TestManyIdleConnections(t *testing.T) {
 	require.LessOrEqual(t, now.fds, p.begun.fds+float64(production.Connections)+10)
 	require.LessOrEqual(t, now.heap, p.begun.heap+float64(production.Connections*50<<10))
 	t.Log("peak", p.peak(t)>>20, "MiB, heap of a connection", int(now.heap-p.begun.heap)/production.Connections)
+}
+
+// Nor do the other ports of the process take more than there is room for.
+func TestOtherPorts(t *testing.T) {
+	p := startProcess(t, nil)
+	p.warm(t)
+	get := func(url string, header ...string) (int, error) {
+		client := p.client()
+		defer client.CloseIdleConnections()
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		require.NoError(t, err)
+		for _, value := range header {
+			request.Header.Add("X-Long", value)
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return 0, err
+		}
+		return response.StatusCode, response.Body.Close()
+	}
+	for _, url := range []string{"http://" + p.address(p.health) + "/readyz", "https://" + p.address(p.metrics) + "/metrics"} {
+		for range 500 {
+			conn, err := net.Dial("tcp", url[strings.Index(url, "1"):strings.LastIndex(url, "/")])
+			require.NoError(t, err)
+			defer conn.Close()
+		}
+		code, err := get(url)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, code)
+		code, err = get(url, strings.Repeat("x", production.HeaderBytes+10<<10))
+		require.NoError(t, err)
+		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, code)
+	}
+	p.good(t)
+	now, err := p.taken()
+	require.NoError(t, err)
+	require.LessOrEqual(t, now.fds, p.begun.fds+float64(2*production.Others)+10)
 }
 
 // An idle connection is closed after a while.
