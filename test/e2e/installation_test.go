@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -203,15 +202,6 @@ func (i installation) probe(t testing.TB, pod string, port int, path string) (st
 	out, err := i.CoreV1().RESTClient().Get().Namespace(certs.Namespace).Resource("pods").Name(fmt.Sprintf("%s:%d", pod, port)).
 		SubResource("proxy").Suffix(path).Timeout(5 * time.Second).DoRaw(t.Context())
 	return string(out), err
-}
-
-// post has a replica answer a review directly.
-func (i installation) post(t testing.TB, address, path string, body []byte) *http.Response {
-	t.Helper()
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: i.trust(t), DisableKeepAlives: true}}
-	response, err := client.Post("https://"+address+path, "application/json", strings.NewReader(string(body)))
-	require.NoError(t, err)
-	return response
 }
 
 // overlay is the folder of manifests that a given cluster was installed from:

@@ -1,13 +1,16 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"io"
+	"net/http"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"unbounded-cloud.io/hostformat/certs"
 	"unbounded-cloud.io/hostformat/internal/admission"
@@ -35,7 +39,6 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	}
 	require.Len(t, replicas, 3)
 	ca := i.caBundle(t)
-	trust := i.trust(t)
 	finish := i.load(t)
 	for n := range 3 {
 		if n == 1 {
@@ -43,23 +46,13 @@ func TestCertificatesAreRenewed(t *testing.T) {
 			i.goneFrom(t, certManager, "app=cainjector", 0)
 		}
 		serial := i.renew(t)
-		for pod, address := range replicas {
-			require.EventuallyWithT(t, func(collect *assert.CollectT) {
-				conn, err := tls.Dial("tcp", address, trust)
-				if assert.NoError(collect, err) {
-					assert.Equal(collect, serial, conn.ConnectionState().PeerCertificates[0].SerialNumber.String(), pod)
-					assert.NoError(collect, conn.Close())
-				}
-			}, podPatience, interval)
-			answer := i.post(t, address, admission.ValidatePath, []byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE",
+		for pod := range replicas {
+			answer := i.answerUnder(t, serial, pod, replicas, []byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE",
 				"kind":{"group":"unbounded-cloud.io","version":"v1alpha3","kind":"Machine"},"object":{"spec":{"host":{"image":"a\u200bb"}}}}}`))
-			body, err := io.ReadAll(answer.Body)
-			require.NoError(t, err)
-			require.NoError(t, answer.Body.Close())
 			var review struct{ Response struct{ Allowed bool } }
-			require.NoError(t, json.Unmarshal(body, &review), string(body))
+			require.NoError(t, json.Unmarshal(answer, &review), string(answer))
 			require.False(t, review.Response.Allowed)
-			require.Contains(t, string(body), "invisible character")
+			require.Contains(t, string(answer), "invisible character")
 		}
 		if n == 1 {
 			i.scale(t, certManager, "cert-manager-cainjector", 1)
@@ -71,6 +64,34 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		require.Contains(t, replicas, pod.Name)
 		require.Zero(t, pod.Status.ContainerStatuses[0].RestartCount)
 	}
+}
+
+// answerUnder waits until a pod serves the certificate of this number, and
+// returns what it answers to a review then. kubectl stops to forward when a
+// connection breaks, and is started again.
+func (i installation) answerUnder(t *testing.T, serial, pod string, addresses map[string]string, review []byte) []byte {
+	t.Helper()
+	var body []byte
+	last := "nothing"
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: i.trust(t), DisableKeepAlives: true}}
+	err := wait.PollUntilContextTimeout(t.Context(), interval, podPatience, true, func(context.Context) (bool, error) {
+		answer, err := client.Post("https://"+addresses[pod]+admission.ValidatePath, "application/json", bytes.NewReader(review))
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			addresses[pod] = forward(t, pod, 9443)
+		}
+		if err != nil {
+			last = err.Error()
+			return false, nil
+		}
+		defer answer.Body.Close()
+		if last = answer.TLS.PeerCertificates[0].SerialNumber.String(); last != serial {
+			return false, nil
+		}
+		body, err = io.ReadAll(answer.Body)
+		return true, err
+	})
+	require.NoError(t, err, "%s serves %s, and was last: %s", pod, serial, last)
+	return body
 }
 
 // renew asks cert-manager for another serving certificate, as cmctl renew

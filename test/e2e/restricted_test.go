@@ -116,7 +116,7 @@ spec:
 	// again. So it is asked to speak TLS there, which is answered and never kept.
 	reached := func() bool {
 		answer, err := i.probe(t, "https:elsewhere", 9999, "/healthz")
-		return strings.Contains(fmt.Sprint(answer, err), "server gave HTTP response to HTTPS client")
+		return strings.Contains(fmt.Sprint(answer, err), "first record does not look like a TLS handshake")
 	}
 	becomes := func(wanted bool, patience time.Duration) bool {
 		return wait.PollUntilContextTimeout(t.Context(), interval, patience, true, func(context.Context) (bool, error) {
