@@ -103,7 +103,7 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 			return err
 		}
 	}
-	if err := o.addHealth(mgr, healthOf(startup, checks...)); err != nil {
+	if err := addServer(mgr, "health", o.healthAddress, nil, healthOf(startup, checks...)); err != nil {
 		return err
 	}
 	if err := o.addMetrics(mgr, certificate); err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"crypto/tls"
-	"net"
 	"net/http"
 	"time"
 
@@ -38,17 +37,4 @@ func (o *options) addMetrics(mgr manager.Manager, certificate *certificate) erro
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))
 	return addServer(mgr, "metrics", o.metricsAddress, o.tls(get), mux)
-}
-
-// addHealth serves what kubelet asks for, without TLS.
-func (o *options) addHealth(mgr manager.Manager, handler http.Handler) error {
-	return addServer(mgr, "health", o.healthAddress, nil, handler)
-}
-
-func addServer(mgr manager.Manager, name, address string, config *tls.Config, handler http.Handler) error {
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return err
-	}
-	return mgr.Add(production.newServer(name, listener, production.Others, config, handler, mgr.GetLogger()))
 }

@@ -96,6 +96,15 @@ func (l limits) newServer(name string, listener net.Listener, connections int, c
 	}
 }
 
+// addServer serves one of the other ports.
+func addServer(mgr manager.Manager, name, address string, config *tls.Config, handler http.Handler) error {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	return mgr.Add(production.newServer(name, listener, production.Others, config, handler, mgr.GetLogger()))
+}
+
 // StartedChecker returns a check that the port speaks TLS.
 func (p *port) StartedChecker() healthz.Checker {
 	dialer := &tls.Dialer{

@@ -130,6 +130,7 @@ func (i installation) rolledOut(t *testing.T, name string) {
 		assert.Equal(collect, d.Generation, d.Status.ObservedGeneration)
 		assert.Equal(collect, [3]int32{*d.Spec.Replicas, *d.Spec.Replicas, *d.Spec.Replicas},
 			[3]int32{d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.AvailableReplicas}, "all, updated, available")
+		assert.Len(collect, i.pods(collect, name), int(*d.Spec.Replicas), "none is still ending")
 	}, podPatience, interval)
 }
 
