@@ -85,5 +85,7 @@ func TestAuditOfALargeFleet(t *testing.T) {
 		peak /= 1024
 	}
 	t.Logf("%d Machines of 2 kB: at most %d MiB of memory", machines, peak>>20)
-	require.Less(t, peak, int64(100<<20))
+	if os.Getenv("HOSTFORMAT_RACE") == "" { // the detector takes memory, too
+		require.Less(t, peak, int64(100<<20))
+	}
 }

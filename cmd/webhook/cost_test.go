@@ -74,7 +74,9 @@ func TestCostOfReviews(t *testing.T) {
 			tick.Stop()
 			said := cost([][]byte{[]byte(review)})
 			t.Logf("%s, %s: %.2f of what is said", name, path, float64(most-before)/float64(said))
-			require.Less(t, int64(most-before), said, "%s, %s", name, path)
+			if slowdown == 1 { // the race detector takes memory, too
+				require.Less(t, int64(most-before), said, "%s, %s", name, path)
+			}
 		}
 	}
 }

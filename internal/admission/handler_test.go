@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -181,22 +182,21 @@ func TestPanicIsAnswered(t *testing.T) {
 // One line for a denial and for what is only warned of, which says who did what
 // against which rule; none for what is allowed.
 func TestLog(t *testing.T) {
-	lines := &lockedBuffer{}
-	logf.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(lines, nil)))
-
+	logged.keep(true)
+	defer logged.keep(false)
 	dryRun := true
 	r := request(t, "machines", "", badMachine)
 	r.DryRun = &dryRun
 	require.False(t, post(t, ValidatePath, r).Allowed)
 	var line map[string]any
-	require.NoError(t, json.Unmarshal(lines.take(), &line))
+	require.NoError(t, json.Unmarshal(logged.take(), &line))
 	require.Subset(t, line, map[string]any{"msg": "denied", "kind": "Machine", "name": "rack7-node-a", "operation": "CREATE", "dryRun": true,
 		"user": "system:serviceaccount:ops:tester", "rules": "formatValue"})
 	require.Contains(t, line["message"], "spec.host.provisioningFormat: Unsupported value")
 
 	require.True(t, post(t, MutatePath, r).Allowed)
 	require.True(t, post(t, ValidatePath, request(t, "machines", "", "{}")).Allowed)
-	require.Empty(t, lines.take())
+	require.Empty(t, logged.take())
 
 	review, err := json.Marshal(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: r})
@@ -204,19 +204,39 @@ func TestLog(t *testing.T) {
 	call := httptest.NewRequestWithContext(t.Context(), http.MethodPost, ValidatePath, bytes.NewReader(review))
 	call.Header.Set("Content-Type", "application/json")
 	muxOf(Warn).ServeHTTP(httptest.NewRecorder(), call)
-	require.NoError(t, json.Unmarshal(lines.take(), &line))
+	require.NoError(t, json.Unmarshal(logged.take(), &line))
 	require.Subset(t, line, map[string]any{"msg": "warned", "rules": "formatValue"})
 	require.Contains(t, line["message"], "spec.host.provisioningFormat: Unsupported value")
 }
 
+// logged is what the package logs, while it is kept. controller-runtime takes a
+// logger once, and soon.
+var logged lockedBuffer
+
+func TestMain(m *testing.M) {
+	logf.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(&logged, nil)))
+	os.Exit(m.Run())
+}
+
 type lockedBuffer struct {
 	sync.Mutex
+	kept   bool
 	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) keep(kept bool) {
+	b.Lock()
+	defer b.Unlock()
+	b.kept = kept
+	b.buffer.Reset()
 }
 
 func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.Lock()
 	defer b.Unlock()
+	if !b.kept {
+		return len(p), nil
+	}
 	return b.buffer.Write(p)
 }
 
