@@ -131,8 +131,11 @@ func validate(g guard, req admission.Request, enforcement Enforcement) admission
 
 // refusal answers as built-in kinds do: 422, with a cause for each field.
 func refusal(req admission.Request, errs field.ErrorList) admission.Response {
-	name := resolve.Cut(cmp.Or(req.Name, generateName(req.Object.Raw)), longestName)
-	status := apierrors.NewInvalid(schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind}, name, listed(errs)).Status()
+	name := req.Name
+	if name == "" {
+		name = generateName(req.Object.Raw)
+	}
+	status := apierrors.NewInvalid(schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind}, resolve.Cut(name, longestName), listed(errs)).Status()
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &status}}
 }
 
