@@ -15,8 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-
-	"unbounded-cloud.io/hostformat/internal/admission"
 )
 
 var throttled = prometheus.NewCounter(prometheus.CounterOpts{
@@ -39,23 +37,16 @@ func newGate(l limits) *gate {
 	return &gate{l, semaphore.NewWeighted(l.Received), semaphore.NewWeighted(l.SmallWork), semaphore.NewWeighted(l.LargeWork)}
 }
 
-func (g *gate) wrap(server admission.Server) admission.Server { return gatedServer{server, g} }
-
-type gatedServer struct {
-	admission.Server
-	gate *gate
-}
-
-func (s gatedServer) Register(path string, hook http.Handler) {
-	s.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func (g *gate) wrap(hook http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer := &answer{header: http.Header{}, code: http.StatusOK}
-		err := s.gate.judge(answer, r, hook)
-		if size := int64(answer.body.Len()); err == nil && size > int64(s.gate.limits.Small) {
+		err := g.judge(answer, r, hook)
+		if size := int64(answer.body.Len()); err == nil && size > int64(g.limits.Small) {
 			switch {
-			case size > s.gate.limits.Received:
+			case size > g.limits.Received:
 				err = refusal{http.StatusRequestEntityTooLarge, "the answer to the review would be too large"}
-			case s.gate.received.TryAcquire(size):
-				defer s.gate.received.Release(size)
+			case g.received.TryAcquire(size):
+				defer g.received.Release(size)
 			default:
 				err = errBusy
 			}
@@ -70,7 +61,7 @@ func (s gatedServer) Register(path string, hook http.Handler) {
 		maps.Copy(w.Header(), answer.header)
 		w.WriteHeader(answer.code)
 		_, _ = w.Write(answer.body.Bytes()) // or else the client is gone
-	}))
+	})
 }
 
 // answer is kept until the turn of its review is over.
@@ -100,8 +91,8 @@ var (
 )
 
 func refuse(w http.ResponseWriter, err error) {
-	var because refusal
-	if !errors.As(err, &because) {
+	because, ours := errors.AsType[refusal](err)
+	if !ours {
 		because = refusal{http.StatusBadRequest, "the review cannot be read: " + err.Error()}
 	}
 	if because.code == http.StatusTooManyRequests {
@@ -147,7 +138,7 @@ func (g *gate) receive(r *http.Request) (review [][]byte, held int64, err error)
 		defer c.waits(false)
 	}
 	review, held, err = g.read(r)
-	if because := (refusal{}); errors.As(err, &because) && because != errSlow {
+	if because, ours := errors.AsType[refusal](err); ours && because != errSlow {
 		g.received.Release(held)
 		_, _ = io.CopyN(io.Discard, r.Body, int64(g.limits.Body))
 		return nil, 0, err

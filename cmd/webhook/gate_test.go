@@ -20,14 +20,13 @@ func TestTurns(t *testing.T) {
 	bounds := production
 	bounds.Turn = short
 	begun, end := make(chan struct{}, 8), make(chan struct{})
-	gated := hooks{}
-	newGate(bounds).wrap(gated).Register("/", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	gated := newGate(bounds).wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		begun <- struct{}{}
 		<-end
 	}))
 	call := func(size int) *httptest.ResponseRecorder {
 		recorder := httptest.NewRecorder()
-		gated["/"].ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("{"+strings.Repeat(",", size-2)+"}")))
+		gated.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("{"+strings.Repeat(",", size-2)+"}")))
 		return recorder
 	}
 	most := int(bounds.LargeWork-costOfLevel) / (costOfByte + costOfValue)

@@ -9,8 +9,6 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
-
-	"unbounded-cloud.io/hostformat/internal/admission"
 )
 
 // healthOf answers /healthz, which says that the process is alive, /readyz,
@@ -77,18 +75,11 @@ func (d *drain) ready(*http.Request) error {
 	return nil
 }
 
-func (d *drain) wrap(server admission.Server) admission.Server { return drainedServer{server, d} }
-
-type drainedServer struct {
-	admission.Server
-	drain *drain
-}
-
-func (s drainedServer) Register(path string, hook http.Handler) {
-	s.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.drain.closing.Load() {
+func (d *drain) wrap(hook http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if d.closing.Load() {
 			w.Header().Set("Connection", "close")
 		}
 		hook.ServeHTTP(w, r)
-	}))
+	})
 }

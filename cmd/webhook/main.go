@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"sync"
@@ -94,7 +95,9 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 	drain := &drain{}
 	checks := []healthz.Checker{drain.ready}
 	if o.webhook {
-		admission.Register(newGate(server.limits).wrap(drain.wrap(mgr.GetWebhookServer())), admission.Enforcement(o.enforcement))
+		gate := newGate(server.limits)
+		hooks := wrapping{mgr.GetWebhookServer(), func(hook http.Handler) http.Handler { return drain.wrap(gate.wrap(hook)) }}
+		admission.Register(hooks, admission.Enforcement(o.enforcement))
 		checks = append(checks, certificate.ready, o.listening(server))
 		if err := certificate.register(metrics.Registry); err != nil {
 			return err

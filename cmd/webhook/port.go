@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"unbounded-cloud.io/hostformat/internal/admission"
 )
 
 // port serves the hooks that are registered with a server of controller-runtime
@@ -42,6 +44,14 @@ func (o *options) newPort(certificate *certificate, log logr.Logger) *port {
 		limits:   production,
 	}
 }
+
+// wrapping is a server that registers each hook wrapped.
+type wrapping struct {
+	admission.Server
+	wrap func(http.Handler) http.Handler
+}
+
+func (s wrapping) Register(path string, hook http.Handler) { s.Server.Register(path, s.wrap(hook)) }
 
 // Start serves until the context ends.
 func (p *port) Start(ctx context.Context) error {
