@@ -88,18 +88,31 @@ func TestOverlays(t *testing.T) {
 	require.Contains(t, versions, "name: hostformat-controller-versions\n")
 }
 
+// startPermitted starts controllers that may do what these folders of manifests
+// let them do, and nothing else. That is taken back when the test ends, so that no
+// other test passes by it.
+func startPermitted(t *testing.T, names string, folders ...string) *controllers {
+	t.Helper()
+	for _, folder := range folders {
+		file := filepath.Join(ours.Root, "manifests", folder, "rbac.yaml")
+		out, err := ours.Kubectl(t.Context(), nil, "apply", "-f", file)
+		require.NoError(t, err, out)
+		t.Cleanup(func() {
+			out, err := ours.Kubectl(context.Background(), nil, "delete", "-f", file)
+			require.NoError(t, err, out)
+		})
+	}
+	kubeconfig, err := ours.KubeconfigFor(t.TempDir(), "system:serviceaccount:hostformat-system:hostformat-controller")
+	require.NoError(t, err)
+	return startControllers(t, ours, kubeconfig, names, "--leader-elect", "--leader-election-namespace=hostformat-system")
+}
+
 // The permissions that manifests/versions adds are enough to cut a version, to
 // have it follow the template, and to mark it as deployed.
 func TestVersionPermissions(t *testing.T) {
 	needsLocal(t)
-	for _, folder := range []string{"standalone", "versions"} {
-		out, err := ours.Kubectl(t.Context(), nil, "apply", "-f", filepath.Join(ours.Root, "manifests", folder, "rbac.yaml"))
-		require.NoError(t, err, out)
-	}
-	kubeconfig, err := ours.KubeconfigFor(t.TempDir(), "system:serviceaccount:hostformat-system:hostformat-controller")
-	require.NoError(t, err)
+	running := startPermitted(t, "*,machineconfiguration", "standalone", "versions")
 	c := newClient(t, ours)
-	running := startControllers(t, ours, kubeconfig, "*,machineconfiguration", "--leader-elect", "--leader-election-namespace=hostformat-system")
 	configuration := uniqueName()
 	store(t, c, "machineconfigurations", object(t, "machineconfigurations", configuration, "spec: {template: {host: {image: img-a, provisioningFormat: CloudInit}}}"))
 	imageOf := func() string {
@@ -111,7 +124,7 @@ func TestVersionPermissions(t *testing.T) {
 		return image
 	}
 	require.EventuallyWithT(t, func(collect *assert.CollectT) { assert.Equal(collect, "img-a", imageOf()) }, patience, interval)
-	_, err = c.of("machineconfigurations").Patch(t.Context(), configuration, types.MergePatchType, []byte(`{"spec":{"template":{"host":{"image":"img-b"}}}}`), metav1.PatchOptions{})
+	_, err := c.of("machineconfigurations").Patch(t.Context(), configuration, types.MergePatchType, []byte(`{"spec":{"template":{"host":{"image":"img-b"}}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.EventuallyWithT(t, func(collect *assert.CollectT) { assert.Equal(collect, "img-b", imageOf()) }, patience, interval)
 
@@ -131,15 +144,11 @@ func TestVersionPermissions(t *testing.T) {
 // The permissions of the controller that ships are enough for all it does.
 func TestControllerPermissions(t *testing.T) {
 	needsLocal(t)
-	out, err := ours.Kubectl(t.Context(), nil, "apply", "-f", filepath.Join(ours.Root, "manifests", "standalone", "rbac.yaml"))
-	require.NoError(t, err, out)
-	kubeconfig, err := ours.KubeconfigFor(t.TempDir(), "system:serviceaccount:hostformat-system:hostformat-controller")
-	require.NoError(t, err)
+	running := startPermitted(t, "*", "standalone")
 	c := newClient(t, ours)
-	running := startControllers(t, ours, kubeconfig, "*", "--leader-elect", "--leader-election-namespace=hostformat-system")
 	machine := newMachine(t, c)
 	name := uniqueName()
-	_, err = c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", name, "spec: {operationKind: HostReplace, machineRef: "+machine+", ttlSecondsAfterFinished: 1}"), metav1.CreateOptions{})
+	_, err := c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", name, "spec: {operationKind: HostReplace, machineRef: "+machine+", ttlSecondsAfterFinished: 1}"), metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		_, err := c.of("machineoperations").Get(t.Context(), name, metav1.GetOptions{})
