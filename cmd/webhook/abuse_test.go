@@ -23,6 +23,7 @@ import (
 
 	"unbounded-cloud.io/hostformat/certs"
 	"unbounded-cloud.io/hostformat/internal/admission"
+	"unbounded-cloud.io/hostformat/test/local"
 )
 
 // A connection that does not speak as it should is told so or closed, and
@@ -116,9 +117,7 @@ func TestResets(t *testing.T) {
 		case 1:
 			_, _ = raw.Write([]byte{0x16, 0x03, 0x01})
 		case 2, 3:
-			config := p.client().Transport.(*http.Transport).TLSClientConfig
-			config.ServerName = "127.0.0.1"
-			conn := tls.Client(raw, config)
+			conn := tls.Client(raw, p.trust())
 			text := head(admission.ValidatePath, 1<<20) + "{"
 			if i%4 == 3 {
 				text = head(admission.ValidatePath, len(machineReview("{}"))) + machineReview("{}")
@@ -199,7 +198,7 @@ func TestClientsWithoutCertificate(t *testing.T) {
 	for i := range 200 {
 		client := p.client()
 		if i%2 == 1 {
-			client.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{wrong}
+			client = p.client(wrong)
 		}
 		_, _, err := p.post(client, admission.ValidatePath, machineReview("{}"))
 		require.Error(t, err)
@@ -221,7 +220,7 @@ func TestRenegotiation(t *testing.T) {
 		command := exec.CommandContext(t.Context(), openssl, "s_client", "-tls1_2", "-connect", p.address(p.port))
 		input, err := command.StdinPipe()
 		require.NoError(t, err)
-		var said output
+		var said local.Log
 		command.Stdout, command.Stderr = &said, &said
 		require.NoError(t, command.Start())
 		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Contains(c, said.String(), "Verify return code") }, patience, interval)

@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -60,7 +59,7 @@ func TestAddressInUse(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()
-	var stderr output
+	var stderr local.Log
 	require.Equal(t, 1, run(t.Context(), []string{"--cert-dir", t.TempDir(), "--metrics-bind-address=0",
 		"--port", fmt.Sprint(freePort(t)), "--health-probe-bind-address", listener.Addr().String()}, io.Discard, &stderr))
 	require.Contains(t, stderr.String(), "webhook: listen tcp "+listener.Addr().String()+": bind: address already in use")
@@ -73,7 +72,7 @@ type server struct {
 	port, health, metrics int
 	stop                  context.CancelFunc
 	exit                  chan int
-	stderr                output
+	stderr                local.Log
 }
 
 func newServer(t *testing.T) *server {
@@ -129,27 +128,28 @@ func (s *server) waitReady(t *testing.T) {
 	}, patience, interval)
 }
 
-// dial opens a TLS connection that trusts the CA of the server.
-func (s *server) dial(port int, change func(*tls.Config)) (*tls.Conn, error) {
+// trust is how a client trusts the server, and what certificates it shows.
+func (s *server) trust(shown ...tls.Certificate) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(s.ca.PEM)
-	config := &tls.Config{RootCAs: roots}
+	return &tls.Config{RootCAs: roots, ServerName: "127.0.0.1", Certificates: shown}
+}
+
+// dial opens a TLS connection.
+func (s *server) dial(port int, change func(*tls.Config)) (*tls.Conn, error) {
+	config := s.trust()
 	if change != nil {
 		change(config)
 	}
 	return tls.Dial("tcp", s.address(port), config)
 }
 
-func (s *server) client() *http.Client {
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(s.ca.PEM)
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+func (s *server) client(shown ...tls.Certificate) *http.Client {
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: s.trust(shown...)}}
 }
 
 func (s *server) review(client *http.Client) (*http.Response, error) {
-	body, _ := json.Marshal(map[string]any{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": map[string]any{
-		"uid": "u", "operation": "CREATE", "kind": map[string]string{"group": "unbounded-cloud.io", "version": "v1alpha3", "kind": "Machine"}, "object": map[string]any{}}})
-	return client.Post("https://"+s.address(s.port)+admission.ValidatePath, "application/json", bytes.NewReader(body))
+	return client.Post("https://"+s.address(s.port)+admission.ValidatePath, "application/json", strings.NewReader(machineReview("{}")))
 }
 
 // Ready means that a TLS client gets an answer; alive does not depend on it.
@@ -283,24 +283,6 @@ func freePort(t *testing.T) int {
 	return port
 }
 
-// output is what a server prints, read while it prints.
-type output struct {
-	sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.Lock()
-	defer o.Unlock()
-	return o.buffer.Write(p)
-}
-
-func (o *output) String() string {
-	o.Lock()
-	defer o.Unlock()
-	return o.buffer.String()
-}
-
 // With --client-ca only who shows a certificate of that CA is answered; being
 // ready does not depend on one, and is checked without a line in the log each
 // time.
@@ -314,29 +296,18 @@ func TestClientCA(t *testing.T) {
 	for range 3 {
 		s.waitReady(t)
 	}
-	as := func(ca *certs.CA) *http.Client {
-		client := s.client()
-		if ca != nil {
-			certPEM, keyPEM, err := ca.IssueClient(time.Hour, "kube-apiserver")
-			require.NoError(t, err)
-			pair, err := tls.X509KeyPair(certPEM, keyPEM)
-			require.NoError(t, err)
-			client.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{pair}
-		}
-		return client
-	}
-	response, err := s.review(as(clients))
+	response, err := s.review(s.client(clientPair(t, clients)))
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, http.StatusOK, response.StatusCode)
-	_, err = s.review(as(nil))
+	_, err = s.review(s.client())
 	require.ErrorContains(t, err, "certificate required")
-	_, err = s.review(as(s.ca)) // which signs serving certificates
+	_, err = s.review(s.client(clientPair(t, s.ca))) // which signs serving certificates
 	require.ErrorContains(t, err, "unknown certificate authority")
 }
 
 func TestClientCAIsMissing(t *testing.T) {
-	var stderr output
+	var stderr local.Log
 	require.Equal(t, 1, run(t.Context(), []string{"--cert-dir", t.TempDir(), "--client-ca=/no/such/file", "--metrics-bind-address=0", "--shutdown-delay=0s",
 		"--port", fmt.Sprint(freePort(t)), "--health-probe-bind-address=127.0.0.1:0"}, io.Discard, &stderr))
 	require.Contains(t, stderr.String(), "webhook: failed to read client CA cert: open /no/such/file: no such file or directory\n")

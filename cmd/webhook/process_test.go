@@ -107,7 +107,7 @@ func (p *process) good(t *testing.T) {
 	t.Helper()
 	client := p.client()
 	if p.clients != nil {
-		client.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{clientPair(t, p.clients)}
+		client = p.client(clientPair(t, p.clients))
 	}
 	defer client.CloseIdleConnections()
 	client.Timeout = 5 * time.Second * slowdown // half of what the API server waits

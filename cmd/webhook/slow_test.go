@@ -185,9 +185,7 @@ func (p *process) readSlowly(t *testing.T, readers int) {
 		raw, err := dialer.DialContext(t.Context(), "tcp", p.address(p.port))
 		require.NoError(t, err)
 		require.NoError(t, raw.(*net.TCPConn).SetReadBuffer(4096))
-		config := p.client().Transport.(*http.Transport).TLSClientConfig.Clone()
-		config.ServerName = "127.0.0.1"
-		conn := tls.Client(raw, config)
+		conn := tls.Client(raw, p.trust())
 		t.Cleanup(func() { conn.Close() })
 		_, err = io.WriteString(conn, head(admission.MutatePath, len(body))+body)
 		require.NoError(t, err)

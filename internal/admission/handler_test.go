@@ -15,7 +15,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -198,12 +197,7 @@ func TestLog(t *testing.T) {
 	require.True(t, post(t, ValidatePath, request(t, "machines", "", "{}")).Allowed)
 	require.Empty(t, logged.take())
 
-	review, err := json.Marshal(admissionv1.AdmissionReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: r})
-	require.NoError(t, err)
-	call := httptest.NewRequestWithContext(t.Context(), http.MethodPost, ValidatePath, bytes.NewReader(review))
-	call.Header.Set("Content-Type", "application/json")
-	muxOf(Warn).ServeHTTP(httptest.NewRecorder(), call)
+	require.True(t, handler{validate, Warn}.Handle(t.Context(), admission.Request{AdmissionRequest: *r}).Allowed)
 	require.NoError(t, json.Unmarshal(logged.take(), &line))
 	require.Subset(t, line, map[string]any{"msg": "warned", "rules": "formatValue"})
 	require.Contains(t, line["message"], "spec.host.provisioningFormat: Unsupported value")

@@ -29,11 +29,9 @@ type mux struct{ *http.ServeMux }
 
 func (m mux) Register(path string, hook http.Handler) { m.Handle(path, hook) }
 
-func newMux() http.Handler { return muxOf(Deny) }
-
-func muxOf(enforcement Enforcement) http.Handler {
+func newMux() http.Handler {
 	m := mux{http.NewServeMux()}
-	Register(m, enforcement)
+	Register(m, Deny)
 	return m
 }
 

@@ -52,9 +52,9 @@ func newTestbed(t *testing.T) *testbed {
 			t.Log(text[max(0, len(text)-20_000):])
 		}
 	})
-	b := &testbed{metrics: freeAddress(t)}
-	b.args = []string{"--metrics-bind-address", b.metrics}
-	var err error
+	metrics, err := local.FreeAddress()
+	require.NoError(t, err)
+	b := &testbed{metrics: metrics, args: []string{"--metrics-bind-address", metrics}}
 	b.Cluster, err = local.Start(ctx, local.Options{CRDs: filepath.Join("..", "e2e", "testdata", "foreign-crds"), Args: b.args, Log: log})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, b.Stop()) })

@@ -15,8 +15,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"unbounded-cloud.io/hostformat/test/local"
 )
 
 // What the process of the webhook holds, by the names of its metrics.
@@ -124,11 +122,4 @@ func median(samples []sample, name string) float64 {
 	}
 	slices.Sort(values)
 	return values[len(values)/2]
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	address, err := local.FreeAddress()
-	require.NoError(t, err)
-	return address
 }
