@@ -151,6 +151,11 @@ func newOperation(t *testing.T, c client, machine string) string {
 // finished waits until an operation has finished and returns it.
 func finished(t *testing.T, c client, name string) *unstructured.Unstructured {
 	t.Helper()
+	return finishedWithin(t, c, name, patience)
+}
+
+func finishedWithin(t *testing.T, c client, name string, wait time.Duration) *unstructured.Unstructured {
+	t.Helper()
 	var op *unstructured.Unstructured
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		var err error
@@ -158,7 +163,7 @@ func finished(t *testing.T, c client, name string) *unstructured.Unstructured {
 		if assert.NoError(collect, err) {
 			assert.Contains(collect, []string{"Complete", "Failed"}, phase(op), "%v", op.Object["status"])
 		}
-	}, patience, interval)
+	}, wait, interval)
 	return op
 }
 

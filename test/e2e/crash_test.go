@@ -111,7 +111,8 @@ func TestCrashAtRandom(t *testing.T) {
 	}
 	startControllers(t, ours, ours.Kubeconfig, "hostreplace", forgetful)
 	for _, name := range operations {
-		op := finished(t, c, name)
+		// Its last attempt may be one of many, after as long a wait as there is.
+		op := finishedWithin(t, c, name, patience+5*time.Minute)
 		require.Equal(t, "Complete", phase(op), message(op))
 		require.Equal(t, 1, calls(t, ours, op, machines[name]).DestructiveCalls, name)
 	}
