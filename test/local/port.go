@@ -12,7 +12,9 @@ import (
 // outgoing connections, and below the node ports of a cluster.
 const firstPort, endOfPorts = 20_000, 30_000
 
-var given sync.Map // port → nothing
+// given has the ports of this process, each with a UDP port of the same number that
+// is held as long as the process lives: so other processes that ask know of it.
+var given sync.Map
 
 // FreePort is a port of the loopback address that nobody listens on, another at
 // each call. No connection takes it meanwhile, so that a process can listen on
@@ -20,12 +22,15 @@ var given sync.Map // port → nothing
 func FreePort() (int, error) {
 	for range 1000 {
 		port := firstPort + rand.IntN(endOfPorts-firstPort)
-		if _, again := given.LoadOrStore(port, nil); again {
+		claim, err := net.ListenPacket("udp", loopbackAddress(port))
+		if err != nil {
 			continue
 		}
 		if listener, err := net.Listen("tcp", loopbackAddress(port)); err == nil {
+			given.Store(port, claim)
 			return port, listener.Close()
 		}
+		claim.Close()
 	}
 	return 0, errors.New("no free port found")
 }
