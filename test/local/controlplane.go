@@ -34,7 +34,8 @@ func (c *Cluster) keepControlPlane() error {
 			return err
 		}
 	}
-	c.env.ControlPlaneStartTimeout = time.Minute // on a machine that has other work
+	c.env.ControlPlaneStartTimeout = 3 * time.Minute // on a machine that has other work
+	c.env.ControlPlaneStopTimeout = 3 * time.Minute
 	server := c.env.ControlPlane.GetAPIServer()
 	server.Path, server.CertDir = path[APIServer], filepath.Join(c.dir, APIServer)
 	etcd := &envtest.Etcd{Path: path[Etcd], DataDir: filepath.Join(c.dir, Etcd)}
