@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,14 @@ import (
 // memoryLimit is that of the container.
 func memoryLimit(t *testing.T) int64 {
 	t.Helper()
+	limit := container(t).Resources.Limits[corev1.ResourceMemory]
+	require.Equal(t, resource.BinarySI, limit.Format)
+	return limit.Value()
+}
+
+// container is the webhook's, as it ships.
+func container(t *testing.T) corev1.Container {
+	t.Helper()
 	text, err := os.ReadFile("../../manifests/base/deployment.yaml")
 	require.NoError(t, err)
 	for document := range strings.SplitSeq(string(text), "\n---\n") {
@@ -26,13 +35,11 @@ func memoryLimit(t *testing.T) int64 {
 			Spec struct{ Template corev1.PodTemplateSpec }
 		}
 		if yaml.Unmarshal([]byte(document), &d) == nil && len(d.Spec.Template.Spec.Containers) > 0 {
-			limit := d.Spec.Template.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory]
-			require.Equal(t, resource.BinarySI, limit.Format)
-			return limit.Value()
+			return d.Spec.Template.Spec.Containers[0]
 		}
 	}
-	t.Fatal("no limit")
-	return 0
+	t.Fatal("no container")
+	return corev1.Container{}
 }
 
 // The bounds leave a third of the container's memory to the collector of
@@ -97,7 +104,7 @@ func TestManyLargeBodies(t *testing.T) {
 	}{
 		"7 MiB less one":  {admission.ValidatePath, object(largest), []int{http.StatusOK, http.StatusTooManyRequests}},
 		"7 MiB":           {admission.ValidatePath, object(largest + 1), []int{http.StatusRequestEntityTooLarge}},
-		"8 MiB":           {admission.ValidatePath, object(8 << 20), []int{http.StatusRequestEntityTooLarge}},
+		"more":            {admission.ValidatePath, object(largest + 200<<10), []int{http.StatusRequestEntityTooLarge}},
 		"no JSON":         {admission.ValidatePath, fill(largest, "[", "{}", "]"), []int{http.StatusBadRequest, http.StatusTooManyRequests}},
 		"too many values": {admission.ValidatePath, fill(largest, statusReview, "{}", "]}}}}"), []int{http.StatusRequestEntityTooLarge, http.StatusTooManyRequests}},
 		"most values":     {admission.ValidatePath, fill(room-4096, statusReview, "{}", "]}}}}"), []int{http.StatusOK, http.StatusTooManyRequests}},
@@ -105,7 +112,7 @@ func TestManyLargeBodies(t *testing.T) {
 		"many small":      {admission.ValidatePath, fill(production.Small, statusReview, "{}", "]}}}}"), []int{http.StatusOK, http.StatusTooManyRequests}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := startProcess(t, nil)
+			p := startProcess(t, func(l *limits) { l.Request, l.Answer = time.Hour, time.Hour })
 			p.warm(t)
 			codes := p.together(t, many, test.path, test.body)
 			require.Positive(t, codes[test.only[0]], "%v", codes)

@@ -18,7 +18,7 @@ func (h hooks) Register(path string, hook http.Handler) { h[path] = hook }
 // gets its own all the same.
 func TestTurns(t *testing.T) {
 	bounds := production
-	bounds.Turn = short
+	bounds.Turn = longer
 	begun, end := make(chan struct{}, 8), make(chan struct{})
 	gated := newGate(bounds).wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		begun <- struct{}{}

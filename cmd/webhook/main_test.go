@@ -24,7 +24,7 @@ import (
 	"unbounded-cloud.io/hostformat/test/local"
 )
 
-const patience, interval = 20 * time.Second, 20 * time.Millisecond
+const patience, interval = time.Minute, 20 * time.Millisecond
 
 func TestCommandLine(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -162,7 +162,7 @@ func TestReadiness(t *testing.T) {
 	}, patience, interval)
 	code, _ := s.get("/healthz")
 	require.Equal(t, http.StatusOK, code)
-	require.Contains(t, s.stderr.String(), "waiting for a certificate")
+	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Contains(c, s.stderr.String(), "waiting for a certificate") }, patience, interval)
 
 	s.issue(t)
 	s.waitReady(t)
@@ -245,7 +245,7 @@ func TestMetrics(t *testing.T) {
 // A signal turns the server unready at once; it goes on answering during the
 // delay, tells clients to go elsewhere, and ends with 0.
 func TestShutdown(t *testing.T) {
-	s := start(t, "--shutdown-delay=2s")
+	s := start(t, "--shutdown-delay=8s")
 	s.issue(t)
 	s.waitReady(t)
 	client := s.client()

@@ -75,6 +75,9 @@ func startProcess(t *testing.T, change func(*limits), args ...string) *process {
 	require.NoError(t, err)
 	p.command = exec.Command(os.Args[0])
 	p.command.Env = append(os.Environ(), argsVariable+"="+strings.Join(p.args(args...), "\n"), limitsVariable+"="+string(text))
+	for _, variable := range container(t).Env {
+		p.command.Env = append(p.command.Env, variable.Name+"="+variable.Value)
+	}
 	p.command.Stdout, p.command.Stderr = io.Discard, &p.stderr
 	require.NoError(t, p.command.Start())
 	t.Cleanup(func() {
@@ -110,7 +113,7 @@ func (p *process) good(t *testing.T) {
 		client = p.client(clientPair(t, p.clients))
 	}
 	defer client.CloseIdleConnections()
-	client.Timeout = 5 * time.Second * slowdown // half of what the API server waits
+	client.Timeout = 10 * time.Second * slowdown // as long as the API server waits
 	for format, allowed := range map[string]bool{"CloudInit": true, "cloud-init": false} {
 		code, answer, err := p.post(client, admission.ValidatePath, machineReview(`{"spec":{"host":{"image":"a","provisioningFormat":"`+format+`"}}}`))
 		require.NoError(t, err)
