@@ -129,7 +129,7 @@ func (c *controllers) kill() {
 	<-c.done
 }
 
-const patience, interval = 30 * time.Second, 50 * time.Millisecond
+const patience, interval = time.Minute, 50 * time.Millisecond
 
 // host is the spec.host of a Machine that the simulated provider replaces.
 func host(fields string) string {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -15,6 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/watch"
 )
 
 // Two targets that keep nothing for themselves: a repeated key acts again.
@@ -128,10 +132,17 @@ type pairRecorder struct {
 func newPairRecorder(t *testing.T, c client) *pairRecorder {
 	t.Helper()
 	p := &pairRecorder{pairs: map[string]map[string]bool{}}
-	watch, err := c.of("machineoperations").Watch(t.Context(), metav1.ListOptions{})
+	operations := c.of("machineoperations")
+	list, err := operations.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	// An API server ends a watch now and then.
+	watcher, err := watch.NewRetryWatcherWithContext(t.Context(), list.GetResourceVersion(), &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+			return operations.Watch(ctx, options)
+		}})
 	require.NoError(t, err)
 	go func() {
-		for event := range watch.ResultChan() {
+		for event := range watcher.ResultChan() {
 			op, ok := event.Object.(*unstructured.Unstructured)
 			if !ok {
 				continue
@@ -148,12 +159,19 @@ func newPairRecorder(t *testing.T, c client) *pairRecorder {
 			}
 		}
 	}()
-	t.Cleanup(watch.Stop)
+	t.Cleanup(watcher.Stop)
 	return p
 }
 
 func (p *pairRecorder) requireConstant(t *testing.T, operations []string) {
 	t.Helper()
+	require.EventuallyWithT(t, func(collect *assert.CollectT) { // it is told of them later than we read them
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, name := range operations {
+			assert.NotEmpty(collect, p.pairs[name], name)
+		}
+	}, patience, interval)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range operations {

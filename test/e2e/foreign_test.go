@@ -3,7 +3,6 @@ package e2e
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -190,7 +189,7 @@ func TestAnotherVersionOfTheAPI(t *testing.T) {
 			image, _, _ := unstructured.NestedString(created.Object, "spec", "host", "image")
 			assert.Equal(collect, "x", image)
 		}
-	}, 20*time.Second, 100*time.Millisecond)
+	}, patience, interval)
 
 	operation := object(t, "machineoperations", uniqueName(), "{"+replace1+", "+pair+"}")
 	store(t, c, "machineoperations", operation)
@@ -198,5 +197,5 @@ func TestAnotherVersionOfTheAPI(t *testing.T) {
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		_, err := beta("machineoperations").Patch(t.Context(), operation.GetName(), types.MergePatchType, change, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "status")
 		assert.ErrorContains(collect, err, `may not change because "img-a" is frozen`)
-	}, 20*time.Second, 100*time.Millisecond)
+	}, patience, interval)
 }

@@ -71,13 +71,14 @@ func (i installation) load(t *testing.T) (finish func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
+	const each = 50 * time.Millisecond
 	start := time.Now()
 	var mu sync.Mutex
 	var failures []string
 	sent := 0
 	var group sync.WaitGroup
 	group.Go(func() {
-		tick := time.NewTicker(50 * time.Millisecond)
+		tick := time.NewTicker(each)
 		defer tick.Stop()
 		for {
 			select {
@@ -85,14 +86,15 @@ func (i installation) load(t *testing.T) (finish func()) {
 				return
 			case <-tick.C:
 			}
-			group.Go(func() {
-				err := i.write(context.WithoutCancel(ctx))
-				mu.Lock()
-				defer mu.Unlock()
-				if sent++; err != nil {
-					failures = append(failures, time.Now().Format(time.TimeOnly)+" "+err.Error())
-				}
-			})
+			for ; sent < int(time.Since(start)/each); sent++ {
+				group.Go(func() {
+					if err := i.write(context.WithoutCancel(ctx)); err != nil {
+						mu.Lock()
+						defer mu.Unlock()
+						failures = append(failures, time.Now().Format(time.TimeOnly)+" "+err.Error())
+					}
+				})
+			}
 		}
 	})
 	return func() {
@@ -201,7 +203,7 @@ func (i installation) caBundle(t testing.TB) []byte {
 // probe asks a pod through the API server, and returns what it answers.
 func (i installation) probe(t testing.TB, pod string, port int, path string) (string, error) {
 	out, err := i.CoreV1().RESTClient().Get().Namespace(certs.Namespace).Resource("pods").Name(fmt.Sprintf("%s:%d", pod, port)).
-		SubResource("proxy").Suffix(path).Timeout(5 * time.Second).DoRaw(t.Context())
+		SubResource("proxy").Suffix(path).Timeout(20 * time.Second).DoRaw(t.Context())
 	return string(out), err
 }
 

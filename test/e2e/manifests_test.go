@@ -104,6 +104,10 @@ func startPermitted(t *testing.T, names string, folders ...string) *controllers 
 	}
 	kubeconfig, err := ours.KubeconfigFor(t.TempDir(), "system:serviceaccount:hostformat-system:hostformat-controller")
 	require.NoError(t, err)
+	t.Cleanup(func() { // who is killed does not give it back, and the next one would wait for it to end
+		out, err := ours.Kubectl(context.Background(), nil, "delete", "lease", "-n", "hostformat-system", "hostformat-controllers", "--ignore-not-found")
+		require.NoError(t, err, out)
+	})
 	return startControllers(t, ours, kubeconfig, names, "--leader-elect", "--leader-election-namespace=hostformat-system")
 }
 

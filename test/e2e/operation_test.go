@@ -85,10 +85,12 @@ func TestResolutionTable(t *testing.T) {
 				require.Equal(t, test.image, record.Image)
 				require.Equal(t, test.format, record.Format)
 			}
-			events, err := ours.Kubectl(t.Context(), nil, "get", "events", "-A", "-o", "jsonpath={range .items[*]}{.involvedObject.name} {.message}{\"\\n\"}{end}")
-			require.NoError(t, err)
-			require.Contains(t, events, op.GetName()+" image and format are frozen: ")
-			require.Contains(t, events, test.says)
+			require.EventuallyWithT(t, func(collect *assert.CollectT) {
+				events, err := ours.Kubectl(t.Context(), nil, "get", "events", "-A", "-o", "jsonpath={range .items[*]}{.involvedObject.name} {.message}{\"\\n\"}{end}")
+				assert.NoError(collect, err)
+				assert.Contains(collect, events, op.GetName()+" image and format are frozen: ")
+				assert.Contains(collect, events, test.says)
+			}, patience, interval)
 			require.Equal(t, string(op.GetUID()), op.GetAnnotations()["hostformat.unbounded-cloud.io/started"])
 			require.Equal(t, stored.Object["spec"], get(t, c, "machines", machine).Object["spec"], "the Machine is not touched")
 		})

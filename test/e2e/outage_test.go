@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -98,7 +97,7 @@ func TestOutage(t *testing.T) {
 	require.NoError(t, ours.StartWebhook(t.Context()))
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		assert.NoError(collect, patch("machines", machine, `{"spec":{"host":{"image":" img-c "}}}`))
-	}, 20*time.Second, 100*time.Millisecond)
+	}, patience, interval)
 	require.Equal(t, map[string]any{"image": "img-c", "provisioningFormat": "CloudInit"}, get(t, c, "machines", machine).Object["spec"].(map[string]any)["host"])
 	require.ErrorContains(t, patch("machines", machine, `{"spec":{"host":{"provisioningFormat":null}}}`), "must be declared", "the report that came meanwhile counts")
 }

@@ -119,7 +119,7 @@ func TestOperationDeleted(t *testing.T) {
 	t.Run("during the call", func(t *testing.T) {
 		machine := newMachine(t, c)
 		name := newOperation(t, c, machine)
-		startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=delay=1s")
+		startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=delay=5s")
 		var op *unstructured.Unstructured
 		require.EventuallyWithT(t, func(collect *assert.CollectT) {
 			op = get(collect, c, "machineoperations", name)

@@ -191,7 +191,7 @@ func TestOtherMutators(t *testing.T) {
 				got, err := image()
 				assert.NoError(collect, err)
 				assert.Equal(collect, "img-a", got)
-			}, 20*time.Second, 100*time.Millisecond)
+			}, patience, interval)
 		})
 	}
 
@@ -211,7 +211,7 @@ func TestOtherMutators(t *testing.T) {
 			got, err := image()
 			assert.NoError(collect, err)
 			assert.Equal(collect, "mirror.example.com/acme/os/plain-24:v3", got)
-		}, 20*time.Second, 100*time.Millisecond)
+		}, patience, interval)
 
 		// What the API server did not ask about at first, it does not ask about
 		// again: a clean image that is made unclean later is stored so.
@@ -251,7 +251,7 @@ func TestOtherMutators(t *testing.T) {
 			got, err := image()
 			assert.NoError(collect, err)
 			assert.Equal(collect, "selected", got)
-		}, 20*time.Second, 100*time.Millisecond)
+		}, patience, interval)
 	})
 }
 
