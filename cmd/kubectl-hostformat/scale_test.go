@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -68,6 +69,9 @@ func TestAuditOfALargeFleet(t *testing.T) {
 	server := httptest.NewServer(&simulated{machines: machines})
 	defer server.Close()
 
+	// What this process took before would count as the other's.
+	debug.FreeOSMemory()
+	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // on Linux
 	cmd := exec.CommandContext(t.Context(), program, "audit", "--server", server.URL, "--progress", "-o", "json")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+os.DevNull) // never whatever cluster the user works with
 	var stdout, stderr bytes.Buffer
