@@ -44,11 +44,11 @@ generate: ## Make what is generated: deepcopy, CRDs, cert-manager objects.
 
 .PHONY: test
 test: ## Run all tests, on a local control plane; needs no cluster of yours.
-	@$(ASSETS); echo "go test: five minutes or so, test/e2e most of them"; env -u KUBECONFIG go test -timeout 20m ./...; env -u KUBECONFIG go -C test/monitoring test ./...
+	@$(ASSETS); echo "go test: eight minutes or so, test/e2e most of them"; env -u KUBECONFIG go test -timeout 40m ./...; env -u KUBECONFIG go -C test/monitoring test -timeout 40m ./...
 
 .PHONY: e2e
 e2e: ## Run test/e2e in the cluster that KUBECONFIG names, else on a local control plane.
-	@$(ASSETS); echo "go test ./test/e2e: three minutes or so, a quarter of an hour where pods run"; HOSTFORMAT_E2E_CLUSTER=1 go test -count=1 -timeout 40m ./test/e2e
+	@$(ASSETS); echo "go test ./test/e2e: five minutes or so, a quarter of an hour where pods run"; HOSTFORMAT_E2E_CLUSTER=1 go test -count=1 -timeout 40m ./test/e2e
 
 .PHONY: verify
 verify: ## Check generated files, modules, format and lint; scan for vulnerabilities.

@@ -66,7 +66,7 @@ func TestRun(t *testing.T) {
 				assert.NoError(c, prometheus.rises(ctx, query))
 			}
 			assert.True(c, ctx.Err() != nil || !draws || time.Since(begun) > pictured, "more is to be seen")
-		}, 2*patience, interval)
+		}, 5*patience, interval)
 		require.NoError(t, ctx.Err())
 	}
 	restart := func(args ...string) {

@@ -63,7 +63,7 @@ func TestRack(t *testing.T) {
 	rack := newFakeRack()
 	open := func(*testing.T) operation.Provider { return Rack{API: rack} }
 	installed := func(_ *testing.T, machine string) int { return rack.installed("id-" + machine) }
-	providertest.Run(t, open, installed, time.Second)
+	providertest.Run(t, open, installed, 10*time.Second)
 }
 
 // A host without an identifier is refused for good, with no job.
