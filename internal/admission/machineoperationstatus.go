@@ -15,7 +15,7 @@ func operationStatusEdits(was, now *operation) []edit {
 	stored := byMachine(was.Status.V.Targets.V)
 	var edits []edit
 	for i, t := range now.Status.V.Targets.V {
-		before := stored.next(t.V.MachineRef.V)
+		before, _ := stored.next(t.V.MachineRef.V)
 		edits = append(edits, trimImage(before.V.host().Image.V, t.V.host().Image.V,
 			"status", "targets", strconv.Itoa(i), "input", "hostImage")...)
 	}
@@ -32,17 +32,17 @@ func validateOperationStatus(was, now *operation, _ func() bool) verdict {
 	// Walk the new targets for what they set, the stored ones for what is gone.
 	before, after := was.Status.V.Targets.V, now.Status.V.Targets.V
 	stored := byMachine(before)
-	seen := map[string]int{}
+	seen := make(map[string]bool, len(after))
 	for i, t := range after {
 		machine := t.V.MachineRef.V
-		known := stored.remaining(machine)
-		old := stored.next(machine)
-		seen[machine]++
-		if known > 0 && t == old { // as most are
+		old, known := stored.next(machine)
+		again := seen[machine]
+		seen[machine] = true
+		if known && t == old { // as most are
 			continue
 		}
 		at := path.Key(resolve.Excerpt(machine))
-		if seen[machine] > 1 && known == 0 {
+		if again && !known {
 			err := field.Duplicate(path.Index(i).Child("machineRef"), resolve.Excerpt(machine))
 			err.Detail = "may be the target of one entry only; merge the entries"
 			errs = append(errs, field.ErrorList{err}.WithOrigin("uniqueTarget")...)
@@ -54,8 +54,8 @@ func validateOperationStatus(was, now *operation, _ func() bool) verdict {
 	}
 	for _, t := range before {
 		machine := t.V.MachineRef.V
-		left := stored.next(machine).V
-		if left.host().image() == "" && !left.frozen() {
+		left, _ := stored.next(machine)
+		if left.V.host().image() == "" && !left.V.frozen() {
 			continue
 		}
 		errs = append(errs, field.ErrorList{field.Required(path.Key(resolve.Excerpt(machine)),
@@ -108,24 +108,27 @@ func validateInput(was, now host, path *field.Path) field.ErrorList {
 // targetsByMachine finds targets by their Machine, in any order of the list.
 // Where a list holds a Machine twice, as older CRDs allow, the entries are
 // taken in their order.
-type targetsByMachine map[string][]node[target]
+type targetsByMachine struct {
+	targets []node[target]
+	first   map[string]int // of the targets of a Machine that are left; its index and one
+	after   []int          // what follows each in first
+}
 
 func byMachine(targets []node[target]) targetsByMachine {
-	m := make(targetsByMachine, len(targets))
-	for _, t := range targets {
-		m[t.V.MachineRef.V] = append(m[t.V.MachineRef.V], t)
+	m := targetsByMachine{targets, make(map[string]int, len(targets)), make([]int, len(targets))}
+	for i := len(targets) - 1; i >= 0; i-- {
+		machine := targets[i].V.MachineRef.V
+		m.after[i], m.first[machine] = m.first[machine], i+1
 	}
 	return m
 }
 
-func (m targetsByMachine) remaining(machine string) int { return len(m[machine]) }
-
-// next takes the next target of a Machine; none left is an empty one.
-func (m targetsByMachine) next(machine string) node[target] {
-	left := m[machine]
-	if len(left) == 0 {
-		return node[target]{}
+// next takes the next target of a Machine, if one is left.
+func (m targetsByMachine) next(machine string) (t node[target], found bool) {
+	i := m.first[machine]
+	if i == 0 {
+		return node[target]{}, false
 	}
-	m[machine] = left[1:]
-	return left[0]
+	m.first[machine] = m.after[i-1]
+	return m.targets[i-1], true
 }

@@ -4,6 +4,7 @@ import (
 	stdjson "encoding/json"
 	"errors"
 	"reflect"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -41,12 +42,15 @@ func read[T any](raw []byte) (view *T, object map[string]any, err error) {
 func pick(into reflect.Value, value any) bool {
 	if into.Kind() == reflect.Struct {
 		fields, ok := value.(map[string]any)
-		for i := 0; ok && i < into.NumField(); i++ {
-			if v, there := fields[into.Type().Field(i).Tag.Get("json")]; there {
+		if !ok {
+			return false
+		}
+		for i, key := range keysOf(into.Type()) {
+			if v, there := fields[key]; there {
 				into.Field(i).Addr().Interface().(picker).pick(v)
 			}
 		}
-		return ok
+		return true
 	}
 	if into.Kind() == reflect.Slice {
 		items, ok := value.([]any)
@@ -64,9 +68,31 @@ func pick(into reflect.Value, value any) bool {
 	return true
 }
 
+// keysOf are the JSON keys of the fields of a type. They are kept, for there may
+// be thousands of one type in an object.
+func keysOf(t reflect.Type) []string {
+	if known, ok := keys.Load(t); ok {
+		return known.([]string)
+	}
+	var all []string
+	for field := range t.Fields() {
+		all = append(all, field.Tag.Get("json"))
+	}
+	keys.Store(t, all)
+	return all
+}
+
+var keys sync.Map // by reflect.Type
+
 type picker interface{ pick(value any) }
 
 func (n *node[T]) pick(value any) {
+	if into, ok := any(&n.V).(*string); ok { // most are, and need no reflection
+		if text, ok := value.(string); ok {
+			*into = text
+			return
+		}
+	}
 	if value == nil || pick(reflect.ValueOf(&n.V).Elem(), value) {
 		return
 	}
