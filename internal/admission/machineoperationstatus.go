@@ -15,7 +15,7 @@ func operationStatusEdits(was, now *operation) []edit {
 	stored := byMachine(was.Status.V.Targets.V)
 	var edits []edit
 	for i, t := range now.Status.V.Targets.V {
-		before, _ := stored.next(t.V.MachineRef.V)
+		before, _, _ := stored.next(t.V.MachineRef.V)
 		edits = append(edits, trimImage(before.V.host().Image.V, t.V.host().Image.V,
 			"status", "targets", strconv.Itoa(i), "input", "hostImage")...)
 	}
@@ -32,17 +32,14 @@ func validateOperationStatus(was, now *operation, _ func() bool) verdict {
 	// Walk the new targets for what they set, the stored ones for what is gone.
 	before, after := was.Status.V.Targets.V, now.Status.V.Targets.V
 	stored := byMachine(before)
-	seen := make(map[string]bool, len(after))
 	for i, t := range after {
 		machine := t.V.MachineRef.V
-		old, known := stored.next(machine)
-		again := seen[machine]
-		seen[machine] = true
+		old, known, again := stored.next(machine)
 		if known && t == old { // as most are
 			continue
 		}
 		at := path.Key(resolve.Excerpt(machine))
-		if again && !known {
+		if again {
 			err := field.Duplicate(path.Index(i).Child("machineRef"), resolve.Excerpt(machine))
 			err.Detail = "may be the target of one entry only; merge the entries"
 			errs = append(errs, field.ErrorList{err}.WithOrigin("uniqueTarget")...)
@@ -54,7 +51,7 @@ func validateOperationStatus(was, now *operation, _ func() bool) verdict {
 	}
 	for _, t := range before {
 		machine := t.V.MachineRef.V
-		left, _ := stored.next(machine)
+		left, _, _ := stored.next(machine)
 		if left.V.host().image() == "" && !left.V.frozen() {
 			continue
 		}
@@ -110,7 +107,7 @@ func validateInput(was, now host, path *field.Path) field.ErrorList {
 // taken in their order.
 type targetsByMachine struct {
 	targets []node[target]
-	first   map[string]int // of the targets of a Machine that are left; its index and one
+	first   map[string]int // of the targets of a Machine that are left, its index and one; or none
 	after   []int          // what follows each in first
 }
 
@@ -123,12 +120,14 @@ func byMachine(targets []node[target]) targetsByMachine {
 	return m
 }
 
-// next takes the next target of a Machine, if one is left.
-func (m targetsByMachine) next(machine string) (t node[target], found bool) {
-	i := m.first[machine]
+// next takes the next target of a Machine. Where none is left, again tells
+// whether there was one, or whether it was asked for before.
+func (m targetsByMachine) next(machine string) (t node[target], found, again bool) {
+	i, again := m.first[machine]
 	if i == 0 {
-		return node[target]{}, false
+		m.first[machine] = 0
+		return node[target]{}, false, again
 	}
 	m.first[machine] = m.after[i-1]
-	return m.targets[i-1], true
+	return m.targets[i-1], true, false
 }
