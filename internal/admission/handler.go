@@ -76,13 +76,13 @@ func views[T any](req admission.Request) (was, now *T, specChanged func() bool, 
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("the object of the review cannot be read: %w", err)
 	}
-	was, before := new(T), map[string]any{}
+	was, before := new(T), any(nil)
 	if req.Operation == admissionv1.Update && !absent(req.OldObject.Raw) {
 		if was, before, err = read[T](req.OldObject.Raw); err != nil {
 			return nil, nil, nil, fmt.Errorf("the stored object of the review cannot be read: %w", err)
 		}
 	}
-	return was, now, func() bool { return !reflect.DeepEqual(before["spec"], after["spec"]) }, nil
+	return was, now, func() bool { return !reflect.DeepEqual(before, after) }, nil
 }
 
 func absent(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }

@@ -23,9 +23,14 @@ type node[T any] struct {
 	wrong string
 }
 
-// read decodes an object and takes the view of it. The object is decoded once,
-// however deep the view: its values are picked from the result.
-func read[T any](raw []byte) (view *T, object map[string]any, err error) {
+// read decodes an object and takes the view of it, and returns its spec, too. The
+// object is decoded once, however deep the view: its values are picked from the
+// result. No rule reads metadata, which may be most of an object: it is passed over.
+func read[T any](raw []byte) (view *T, spec any, err error) {
+	var object *struct {
+		Spec   any `json:"spec"`
+		Status any `json:"status"`
+	}
 	if err := json.Unmarshal(raw, &object); err != nil {
 		return nil, nil, err
 	}
@@ -33,8 +38,8 @@ func read[T any](raw []byte) (view *T, object map[string]any, err error) {
 		return nil, nil, errors.New("it is null")
 	}
 	view = new(T)
-	pick(reflect.ValueOf(view).Elem(), object)
-	return view, object, nil
+	pick(reflect.ValueOf(view).Elem(), map[string]any{"spec": object.Spec, "status": object.Status})
+	return view, object.Spec, nil
 }
 
 // pick sets a value from decoded JSON, and tells whether it has that type. All
