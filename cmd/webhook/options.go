@@ -93,7 +93,7 @@ func (o *options) flags() *pflag.FlagSet {
 	flags.IntVar(&o.port, "port", 9443, "`port` to serve the webhook on")
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` for /healthz, /readyz and /startz, without TLS")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "`address` for /metrics, with TLS; 0 for none")
-	flags.BoolVar(&o.http2, "enable-http2", false, "offer HTTP/2; off because a client can exhaust an HTTP/2 server by resetting streams, and is never idle for it")
+	flags.BoolVar(&o.http2, "enable-http2", false, "offer HTTP/2, which no API server speaks to a webhook behind a Service; off because a client can exhaust an HTTP/2 server by resetting streams, and is never idle for it")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how controllers reach the API server; empty inside a cluster")
 	flags.BoolVar(&o.leaderElect, "leader-elect", false, "run controllers in one process of several; never together with the webhook")
 	flags.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease; empty for that of the pod")
