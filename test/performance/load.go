@@ -15,7 +15,7 @@ import (
 func (m *measurements) clients(ctx context.Context) error {
 	const creates = 400
 	for _, clients := range []int{1, 4, 16, 64} {
-		for round := range max(2, m.rounds/60) {
+		for round := range max(2, m.rounds/30) {
 			err := turns(func(guard string) error {
 				start := time.Now()
 				taken, err := m.fill(ctx, clients, creates, func(i int) []byte {
