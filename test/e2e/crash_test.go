@@ -127,11 +127,12 @@ func TestCrashAtRandom(t *testing.T) {
 type pairRecorder struct {
 	mu    sync.Mutex
 	pairs map[string]map[string]bool
+	ended map[string]bool // it has seen the last change of a pair that there can be
 }
 
 func newPairRecorder(t *testing.T, c client) *pairRecorder {
 	t.Helper()
-	p := &pairRecorder{pairs: map[string]map[string]bool{}}
+	p := &pairRecorder{pairs: map[string]map[string]bool{}, ended: map[string]bool{}}
 	operations := c.of("machineoperations")
 	list, err := operations.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
@@ -148,28 +149,30 @@ func newPairRecorder(t *testing.T, c client) *pairRecorder {
 				continue
 			}
 			targets, _, _ := unstructured.NestedSlice(op.Object, "status", "targets")
+			p.mu.Lock()
 			for _, target := range targets {
 				input, _ := json.Marshal(target.(map[string]any)["input"])
-				p.mu.Lock()
 				if p.pairs[op.GetName()] == nil {
 					p.pairs[op.GetName()] = map[string]bool{}
 				}
 				p.pairs[op.GetName()][string(input)] = true
-				p.mu.Unlock()
 			}
+			p.ended[op.GetName()] = phase(op) == "Complete"
+			p.mu.Unlock()
 		}
 	}()
 	t.Cleanup(watcher.Stop)
 	return p
 }
 
+// requireConstant requires that operations, all complete, had one pair each.
 func (p *pairRecorder) requireConstant(t *testing.T, operations []string) {
 	t.Helper()
 	require.EventuallyWithT(t, func(collect *assert.CollectT) { // it is told of them later than we read them
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for _, name := range operations {
-			assert.NotEmpty(collect, p.pairs[name], name)
+			assert.True(collect, p.ended[name], name)
 		}
 	}, patience, interval)
 	p.mu.Lock()
