@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -56,8 +57,8 @@ func TestCostOfReviews(t *testing.T) {
 			said := cost([][]byte{[]byte(review)})
 			// Garbage that is not collected in time only adds, and where all
 			// processors are busy there is more of it: the least counts.
-			least := memoryOf(t, hook, path, review)
-			for more := 0; more < 9 && least >= said; more++ {
+			least := int64(math.MaxInt64)
+			for tries := 0; tries < 10 && least >= said; tries++ {
 				least = min(least, memoryOf(t, hook, path, review))
 			}
 			t.Logf("%s, %s: %.2f of what is said", name, path, float64(least)/float64(said))

@@ -95,13 +95,10 @@ func (p *process) warm(t *testing.T) {
 	for range 3 {
 		p.good(t)
 	}
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		var err error
-		before := p.begun
-		p.begun, err = p.taken()
-		assert.NoError(c, err)
-		assert.Equal(c, before.goroutines, p.begun.goroutines, "it settles")
-	}, patience, interval)
+	p.comesTo(t, func(c *assert.CollectT, now taken) {
+		assert.Equal(c, p.begun.goroutines, now.goroutines, "it settles")
+		p.begun = now
+	})
 }
 
 // good makes two calls, over connections of their own, and expects the right
@@ -166,6 +163,16 @@ func (p *process) taken() (taken, error) {
 	}, nil
 }
 
+// comesTo waits until a check agrees with what the process takes.
+func (p *process) comesTo(t *testing.T, check func(*assert.CollectT, taken)) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		now, err := p.taken()
+		assert.NoError(c, err)
+		check(c, now)
+	}, patience, interval)
+}
+
 func (p *process) scrape() (string, error) {
 	client := p.client()
 	defer client.CloseIdleConnections()
@@ -195,13 +202,11 @@ func metric(text, name string) float64 {
 func (p *process) settles(t *testing.T) {
 	t.Helper()
 	const few, some = 8, 4 << 20
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		now, err := p.taken()
-		assert.NoError(c, err)
+	p.comesTo(t, func(c *assert.CollectT, now taken) {
 		assert.LessOrEqual(c, now.goroutines, p.begun.goroutines+few, "goroutines")
 		assert.LessOrEqual(c, now.fds, p.begun.fds+few, "open files")
 		assert.LessOrEqual(c, now.heap, 1.5*p.begun.heap+some, "heap")
-	}, patience, interval)
+	})
 }
 
 // peak is the most memory that the process ever took, in bytes.

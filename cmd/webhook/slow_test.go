@@ -117,17 +117,13 @@ func TestSlowLargeBodies(t *testing.T) {
 	const fit, many = 6, 32 // bodies
 	body := head(admission.ValidatePath, production.Body) + "{" + strings.Repeat(" ", production.Body-2)
 	conns := p.open(t, fit, body)
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		now, err := p.taken()
-		assert.NoError(c, err)
+	p.comesTo(t, func(c *assert.CollectT, now taken) {
 		assert.Greater(c, now.heap, p.begun.heap+float64(fit*production.Body)*0.9)
-	}, patience, interval)
+	})
 	conns = append(conns, p.open(t, many-fit, body)...)
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		now, err := p.taken()
-		assert.NoError(c, err)
+	p.comesTo(t, func(c *assert.CollectT, now taken) {
 		assert.Less(c, now.heap, p.begun.heap+float64(production.Received)+float64(many*(production.Small+100<<10)))
-	}, patience, interval)
+	})
 	p.good(t)
 	review := machineReview(`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", production.Body-1<<10) + `"}}}`)
 	client := p.client()
@@ -211,15 +207,13 @@ func TestManyIdleConnections(t *testing.T) {
 	p.open(t, 1000, "")
 	p.open(t, 1000, head(admission.ValidatePath, 2)+"{}")
 	p.good(t)
-	var now taken
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		var err error
-		now, err = p.taken()
-		assert.NoError(c, err)
+	var heap float64
+	p.comesTo(t, func(c *assert.CollectT, now taken) {
 		assert.LessOrEqual(c, now.fds, p.begun.fds+float64(production.Connections)+10)
 		assert.LessOrEqual(c, now.heap, p.begun.heap+float64(production.Connections*50<<10))
-	}, patience, interval)
-	t.Log("peak", p.peak(t)>>20, "MiB, heap of a connection", int(now.heap-p.begun.heap)/production.Connections)
+		heap = now.heap
+	})
+	t.Log("peak", p.peak(t)>>20, "MiB, heap of a connection", int(heap-p.begun.heap)/production.Connections)
 }
 
 // Nor do the other ports of the process take more than there is room for.
@@ -254,11 +248,9 @@ func TestOtherPorts(t *testing.T) {
 		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, code)
 	}
 	p.good(t)
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		now, err := p.taken()
-		assert.NoError(c, err)
+	p.comesTo(t, func(c *assert.CollectT, now taken) {
 		assert.LessOrEqual(c, now.fds, p.begun.fds+float64(2*production.Others)+10)
-	}, patience, interval)
+	})
 }
 
 // An idle connection is closed after a while.
