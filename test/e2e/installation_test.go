@@ -71,14 +71,13 @@ func (i installation) load(t *testing.T) (finish func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
-	const each = 50 * time.Millisecond
 	start := time.Now()
 	var mu sync.Mutex
 	var failures []string
 	sent := 0
 	var group sync.WaitGroup
 	group.Go(func() {
-		tick := time.NewTicker(each)
+		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
@@ -86,15 +85,14 @@ func (i installation) load(t *testing.T) (finish func()) {
 				return
 			case <-tick.C:
 			}
-			for ; sent < int(time.Since(start)/each); sent++ {
-				group.Go(func() {
-					if err := i.write(context.WithoutCancel(ctx)); err != nil {
-						mu.Lock()
-						defer mu.Unlock()
-						failures = append(failures, time.Now().Format(time.TimeOnly)+" "+err.Error())
-					}
-				})
-			}
+			group.Go(func() {
+				err := i.write(context.WithoutCancel(ctx))
+				mu.Lock()
+				defer mu.Unlock()
+				if sent++; err != nil {
+					failures = append(failures, time.Now().Format(time.TimeOnly)+" "+err.Error())
+				}
+			})
 		}
 	})
 	return func() {
