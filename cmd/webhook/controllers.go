@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/configuration"
@@ -102,17 +100,6 @@ func scheme() *runtime.Scheme {
 		}
 	}
 	return s
-}
-
-// cacheOptions keep a cache of many objects small: who wrote which field is
-// the larger half of each, and nobody here asks.
-func cacheOptions() cache.Options {
-	return cache.Options{DefaultTransform: func(object any) (any, error) {
-		if u, ok := object.(*unstructured.Unstructured); ok {
-			u.SetManagedFields(nil)
-		}
-		return object, nil
-	}}
 }
 
 // addControllers adds what --controllers chooses.

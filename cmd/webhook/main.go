@@ -23,6 +23,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"unbounded-cloud.io/hostformat/internal/admission"
+	"unbounded-cloud.io/hostformat/internal/operation"
 )
 
 // Exit codes.
@@ -85,7 +86,7 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 		LeaderElection:          o.leaderElect,
 		LeaderElectionID:        "hostformat-controllers",
 		LeaderElectionNamespace: o.leaderElectionNamespace,
-		Cache:                   cacheOptions(),
+		Cache:                   operation.CacheOptions(),
 		HealthProbeBindAddress:  "0", // we serve both, within limits
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 	})
