@@ -28,6 +28,16 @@ const (
 // turned back.
 func (p OperationPhase) Finished() bool { return p == OperationComplete || p == OperationFailed }
 
+// Conditions of an operation.
+const (
+	// ConditionFrozen is True from the write that freezes all pairs, and marks
+	// the operation as ours for life.
+	ConditionFrozen = "Frozen"
+	// ConditionComplete is True when every target is, and False with a reason
+	// when the operation has failed.
+	ConditionComplete = "Complete"
+)
+
 // MaxTargets is the most targets that a MachineOperation holds.
 const MaxTargets = 6000
 
@@ -68,12 +78,17 @@ type MachineOperationSpec struct {
 	// OperationKind is what is to be done.
 	OperationKind OperationKind `json:"operationKind"`
 
-	// Parameters are arguments of the operation kind.
+	// Parameters are arguments of the operation kind. A HostReplace reads
+	// maxInFlight (how many Machines may be under way at once, until they are
+	// Complete; 1 unless set), maxFailures (how many may fail before no further
+	// one begins; 1 unless set) and pause ("true" begins no further one).
 	// +optional
 	Parameters map[string]string `json:"parameters,omitempty"`
 
-	// TTLSecondsAfterFinished is how long, in seconds, the operation is kept
-	// after it has finished. Without it the operation is kept for ever.
+	// TTLSecondsAfterFinished is how long, in seconds, a HostReplace is kept
+	// after it has finished, unless it failed before it called a provider: such
+	// an operation stays, so that a tool that creates it again cannot make it
+	// run later. Without this field the operation is kept forever.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
@@ -175,6 +190,9 @@ type OperationTarget struct {
 func (t OperationTarget) Accepted() bool {
 	return t.ProviderOperation != nil && t.ProviderOperation.OperationID != ""
 }
+
+// Begun tells whether a call for this target was made, or may have been.
+func (t OperationTarget) Begun() bool { return t.Attempts > 0 || t.ProviderOperation != nil }
 
 // ProviderOperation is a call as its provider knows it.
 type ProviderOperation struct {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -67,6 +67,10 @@ func (o *options) validateControllers() error {
 		return errors.New("--leader-elect needs --controllers")
 	case o.concurrency < 1:
 		return fmt.Errorf("--concurrent-operations must be at least 1, got %d", o.concurrency)
+	case o.callTimeout <= 0:
+		return fmt.Errorf("--provider-call-timeout must be above 0, got %s", o.callTimeout)
+	case len(validation.IsDNS1123Label(o.claimNamespace)) > 0:
+		return fmt.Errorf("--claim-namespace must be the name of a namespace, got %q", o.claimNamespace)
 	}
 	if _, err := simulated.ParseOptions(o.simulated); err != nil {
 		return fmt.Errorf("--simulated-provider: %w", err)
@@ -103,7 +107,7 @@ func scheme() *runtime.Scheme {
 }
 
 // addControllers adds what --controllers chooses.
-func (o *options) addControllers(ctx context.Context, mgr ctrl.Manager) error {
+func (o *options) addControllers(mgr ctrl.Manager) error {
 	for _, name := range o.enabled() {
 		recorder := mgr.GetEventRecorder("hostformat-" + name)
 		switch name {
@@ -121,15 +125,25 @@ func (o *options) addControllers(ctx context.Context, mgr ctrl.Manager) error {
 			if err != nil {
 				return err
 			}
+			machines, err := operation.MachineListerWatcher(mgr.GetConfig(), mgr.GetHTTPClient())
+			if err != nil {
+				return err
+			}
+			hosts := operation.NewHosts(machines)
+			if err := mgr.Add(hosts); err != nil {
+				return err
+			}
 			r := &operation.Reconciler{
-				Live: mgr.GetAPIReader(), Cache: mgr.GetCache(), Writer: mgr.GetClient(), Recorder: recorder,
+				Live: mgr.GetAPIReader(), Cache: mgr.GetCache(), Hosts: hosts, Writer: mgr.GetClient(), Recorder: recorder,
 				Providers: map[string]operation.Provider{simulated.Name: provider},
 				UserData:  userData, Clock: clock.RealClock{},
-				Backoff:      operation.Backoff{Base: time.Second, Cap: 5 * time.Minute},
-				PollInterval: 2 * time.Second,
-				MarkDeployed: slices.Contains(o.enabled(), configuration.ControllerName),
+				Backoff:        operation.Backoff{Base: time.Second, Cap: 5 * time.Minute},
+				PollInterval:   2 * time.Second,
+				CallTimeout:    o.callTimeout,
+				ClaimNamespace: o.claimNamespace,
+				MarkDeployed:   slices.Contains(o.enabled(), configuration.ControllerName),
 			}
-			if err := r.SetupWithManager(ctx, mgr, o.concurrency); err != nil {
+			if err := r.SetupWithManager(mgr, o.concurrency); err != nil {
 				return err
 			}
 		}

@@ -113,7 +113,7 @@ func serve(ctx context.Context, log logr.Logger, o *options) error {
 	if err := o.addMetrics(mgr, certificate); err != nil {
 		return err
 	}
-	if err := o.addControllers(ctx, mgr); err != nil {
+	if err := o.addControllers(mgr); err != nil {
 		return err
 	}
 

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"unbounded-cloud.io/hostformat/internal/admission"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 // options are what the command line can say.
@@ -33,6 +34,8 @@ type options struct {
 	leaderElect             bool
 	leaderElectionNamespace string
 	concurrency             int
+	claimNamespace          string
+	callTimeout             time.Duration
 	userDataTemplate        string
 	simulated               string
 
@@ -98,8 +101,10 @@ func (o *options) flags() *pflag.FlagSet {
 	flags.BoolVar(&o.leaderElect, "leader-elect", false, "run controllers in one process of several; never together with the webhook")
 	flags.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease; empty for that of the pod")
 	flags.IntVar(&o.concurrency, "concurrent-operations", 4, "how many operations are worked on at once")
+	flags.StringVar(&o.claimNamespace, "claim-namespace", begin.DefaultClaimNamespace, "`namespace` of the Leases that say which operation may replace which host; the same for all processes that replace these hosts")
+	flags.DurationVar(&o.callTimeout, "provider-call-timeout", 2*time.Minute, "how long one call of a provider may take, with the reads right before it")
 	flags.StringVar(&o.userDataTemplate, "user-data-template", "", "`file` with the cloud-config that a replaced host boots with; empty for the built-in one")
-	flags.StringVar(&o.simulated, "simulated-provider", "", "how provider Simulated misbehaves: a list of delay=D, duration=D, fail=N, lose-answer, forget-keys, dir=FOLDER")
+	flags.StringVar(&o.simulated, "simulated-provider", "", "how provider Simulated misbehaves: a list of delay=D, duration=D, fail=N, lose-answer, forget-keys, broken=IMAGE, dir=FOLDER")
 	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 10*time.Second, "how long to go on serving, unready, after a signal to stop, so that clients find another replica first: half of it for the nodes to hear of it, half to close connections")
 	flags.StringVar(&o.logFormat, "log-format", "json", "json or text")
 	flags.StringVar(&o.logLevel, "log-level", "info", "info or debug")

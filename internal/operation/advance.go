@@ -6,8 +6,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
@@ -17,66 +16,84 @@ import (
 
 // call is an attempt that is about to be recorded, and then made.
 type call struct {
-	index       int                     // of the target
-	input       v1alpha3.OperationInput // as it was frozen
-	provider    Provider
-	name        string // of the provider
-	replacement Replacement
+	index    int            // of the target
+	was      map[string]any // the target before the attempt was recorded
+	userData []byte
 }
 
 // advance takes every target one step further: it follows up what was
 // accepted, prepares what is to be called, records all that in one write, and
 // only then calls. A write that fails, for whatever reason, means no call.
 func (r *Reconciler) advance(ctx context.Context, op *record) (reconcile.Result, error) {
-	calls, wake, unreadable := r.step(ctx, op)
-	r.settle(op)
-	if err := op.write(ctx, r.Writer); err != nil {
+	calls, wake := r.step(ctx, op)
+	if err := r.save(ctx, op); err != nil {
 		return reconcile.Result{}, err
 	}
 	if len(calls) > 0 {
 		wake = sooner(wake, r.makeCalls(ctx, op, calls))
-		r.settle(op)
-		if err := op.write(ctx, r.Writer); err != nil {
+		if err := r.save(ctx, op); err != nil {
 			return reconcile.Result{}, r.mourn(ctx, op, calls, err)
 		}
 	}
 	r.announce(op)
-	return reconcile.Result{RequeueAfter: wake}, unreadable
+	return reconcile.Result{RequeueAfter: wake}, nil
 }
 
 // step plans each target, and does what takes no destructive call. It returns
-// the calls to make, when to look again (0 for not at all), and the last error
-// of a read, which held up its own target only.
-func (r *Reconciler) step(ctx context.Context, op *record) (calls []call, wake time.Duration, unreadable error) {
+// the calls to make, and when to look again, 0 for not at all.
+func (r *Reconciler) step(ctx context.Context, op *record) (calls []call, wake time.Duration) {
+	var due []int // targets that the provider may be called for
 	seen := map[string]bool{}
 	for i := range op.Status.Targets {
 		target := op.Status.Targets[i]
-		if reason, message := begin.DuplicateFault(seen, target); reason != "" {
-			r.fail(op, i, string(reason), message)
+		if f := faultOf(begin.DuplicateFault(seen, target)); f.found() {
+			r.fail(op, i, f)
 			continue
 		}
 		next := next(target)
-		if next == poll {
-			wake = sooner(wake, r.poll(ctx, op, i))
+		if next == attempt || next == lookUp {
+			if f := faultOf(begin.TargetFault(op.MachineOperation, target)); f.found() {
+				r.fail(op, i, f)
+				continue
+			}
 		}
-		if next == lookUp {
+		switch next {
+		case none:
+		case poll:
+			wake = sooner(wake, r.poll(ctx, op, i))
+		case lookUp:
 			again, after := r.lookUp(ctx, op, i)
 			wake = sooner(wake, after)
 			if again {
-				next = attempt
+				due = append(due, i)
 			}
+		case attempt:
+			due = append(due, i)
 		}
-		if next == attempt {
-			c, err := r.prepare(ctx, op, i)
-			if err != nil {
-				unreadable = err
+	}
+	// What is begun counts already; what begins next has to fit beside it.
+	parameters, unreadable := begin.ReadParameters(op.Spec.Parameters)
+	room := parameters.MaxInFlight - begin.InFlight(op.Status.Targets)
+	halt := faultOf(begin.HaltFault(op.Status.Targets, parameters))
+	for _, i := range due {
+		begun := op.Status.Targets[i].Begun()
+		switch {
+		case unreadable != "" || parameters.Pause: // an edit of the spec brings us back
+		case halt.found():
+			r.fail(op, i, halt)
+		case begun || room > 0:
+			c := r.prepare(op, i)
+			if c == nil {
+				halt = faultOf(begin.HaltFault(op.Status.Targets, parameters))
+				continue
 			}
-			if c != nil {
-				calls = append(calls, *c)
+			calls = append(calls, *c)
+			if !begun {
+				room--
 			}
 		}
 	}
-	return calls, wake, unreadable
+	return calls, wake
 }
 
 // sooner returns the shorter of two waits, of which 0 is none at all.
@@ -87,54 +104,23 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// prepare checks what a destructive call depends on and records the attempt in
-// the status that is about to be written. Nil means that the target has failed.
-func (r *Reconciler) prepare(ctx context.Context, op *record, index int) (*call, error) {
+// prepare checks what can be known without a read, renders the user data, and
+// records the attempt in the status that is about to be written. Nil means that
+// the target has failed.
+func (r *Reconciler) prepare(op *record, index int) *call {
 	target := op.Status.Targets[index]
-	var input v1alpha3.OperationInput
-	if target.Input != nil {
-		input = *target.Input
-	}
-	machine, err := r.readTarget(ctx, op, index)
-	if machine == nil {
-		return nil, err
-	}
-	pair := resolve.Pair{Image: resolve.TrimImage(input.HostImage), Format: input.ProvisioningFormat}
-	if pair.Format == "" {
-		result, err := resolve.Snapshot(input.HostImage, machine)
-		if err != nil {
-			r.fail(op, index, string(resolve.NotResolved), err.Error())
-			return nil, nil
+	if pair := pairOf(target); pair.Format != "" {
+		if f := pairFault(pair); f.found() {
+			r.fail(op, index, f)
+			return nil
 		}
-		pair = result.Pair
-		op.setCondition(ConditionFrozen, metav1.ConditionFalse, "LegacySnapshot",
-			"the snapshot is from before the format field: its format is resolved again at each attempt and is not guaranteed to stay", r.Clock.Now())
-		legacyAttempts.Inc()
-		r.say(op, index, "legacy snapshot: "+resolved{machine: machine, result: result}.describe())
-	} else if fault := resolve.PairFault(pair); fault != "" {
-		r.fail(op, index, string(resolve.InvalidPair), fault)
-		return nil, nil
 	}
-	if fault := resolve.DeliveryFault(pair); fault != "" {
-		r.fail(op, index, string(resolve.IgnitionNotDeliverable), fault+"; the provider was not called")
-		return nil, nil
-	}
-	if reason, message := resolve.PinFault(input, machine); reason != "" {
-		r.fail(op, index, string(reason), message)
-		return nil, nil
-	}
-	name, providerID := resolve.Provider(machine)
-	provider := r.Providers[name]
-	if provider == nil {
-		r.fail(op, index, "ProviderChanged", fmt.Sprintf("provider %q is not registered here", name))
-		return nil, nil
-	}
-	userData, err := r.UserData.Render(machine.Name)
+	userData, err := r.UserData.Render(target.MachineRef)
 	if err != nil {
-		r.fail(op, index, "UserDataTooLarge", err.Error())
-		return nil, nil
+		r.fail(op, index, fault{begin.UserDataTooLarge, err.Error()})
+		return nil
 	}
-
+	was := runtime.DeepCopyJSON(op.rawTarget(index))
 	now := timestamp(r.Clock.Now())
 	fields := map[string]any{
 		"attempts":      int64(target.Attempts) + 1,
@@ -146,67 +132,27 @@ func (r *Reconciler) prepare(ctx context.Context, op *record, index int) (*call,
 		fields["startedAt"] = now
 	}
 	op.setTarget(index, fields)
-	return &call{index, input, provider, name, Replacement{
-		Key: keyFor(op.UID, machine.Name), Machine: machine.Name, ProviderID: providerID, Pair: pair, UserData: userData,
-	}}, nil
+	return &call{index, was, userData}
 }
 
-// readTarget reads the Machine of a target live. Nil without an error means
-// that it is gone, and that the target has failed.
-func (r *Reconciler) readTarget(ctx context.Context, op *record, index int) (*v1alpha3.Machine, error) {
-	machine, err := r.readMachine(ctx, op.Status.Targets[index].MachineRef)
-	if apierrors.IsNotFound(err) {
-		reason, message := resolve.PinFault(v1alpha3.OperationInput{}, nil)
-		r.fail(op, index, string(reason), message)
-		return nil, nil
+// pairOf returns the pair of a target as it was frozen. A legacy snapshot has no
+// format.
+func pairOf(target v1alpha3.OperationTarget) resolve.Pair {
+	if target.Input == nil {
+		return resolve.Pair{}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return machine, nil
+	return resolve.Pair{Image: resolve.TrimImage(target.Input.HostImage), Format: target.Input.ProvisioningFormat}
 }
 
-// makeCalls calls the provider for each attempt that was recorded, and notes
-// the answers. What a call depends on is read again just before it, since the
-// calls before may have taken long: an operation that was stopped meanwhile
-// makes no further one. It returns when to look again, 0 for not at all.
-func (r *Reconciler) makeCalls(ctx context.Context, op *record, calls []call) time.Duration {
-	wake := time.Duration(0)
-	for _, c := range calls {
-		target := op.Status.Targets[c.index]
-		if current, err := r.read(ctx, op.Name); err != nil || current.UID != op.UID || current.DeletionTimestamp != nil || current.Status.Phase.Finished() {
-			return sooner(wake, r.Backoff.after(target.Attempts))
-		}
-		machine, err := r.readTarget(ctx, op, c.index)
-		if err != nil {
-			wake = sooner(wake, r.Backoff.after(target.Attempts))
-		}
-		if machine == nil {
-			continue
-		}
-		if reason, message := resolve.PinFault(c.input, machine); reason != "" {
-			r.fail(op, c.index, string(reason), message)
-			continue
-		}
-		log := logf.FromContext(ctx).WithValues("machine", target.MachineRef, "attempt", target.Attempts)
-		log.Info("calling the provider", "provider", c.name, "image", c.replacement.Pair.Image, "format", c.replacement.Pair.Format)
-		id, err := c.provider.Replace(ctx, c.replacement)
-		switch {
-		case err == nil:
-			providerCalls.WithLabelValues(c.name, "accepted").Inc()
-			r.accept(op, c.index, c.name, id)
-			wake = sooner(wake, r.PollInterval)
-		case isPermanent(err):
-			providerCalls.WithLabelValues(c.name, "failed").Inc()
-			r.fail(op, c.index, "ProviderFailed", err.Error())
-		default:
-			providerCalls.WithLabelValues(c.name, "unanswered").Inc()
-			log.Error(err, "the provider did not accept")
-			r.say(op, c.index, fmt.Sprintf("attempt %d was not accepted and is tried again: %v", target.Attempts, err))
-			wake = sooner(wake, r.Backoff.after(target.Attempts))
-		}
+// pairFault reports why a pair with a format is not delivered.
+func pairFault(pair resolve.Pair) fault {
+	if message := resolve.PairFault(pair); message != "" {
+		return fault{resolve.InvalidPair, message}
 	}
-	return wake
+	if message := resolve.DeliveryFault(pair); message != "" {
+		return fault{resolve.IgnitionNotDeliverable, message + "; the provider was not called"}
+	}
+	return fault{}
 }
 
 // untilNextAttempt is how long to wait before an attempt is repeated. One that
@@ -229,9 +175,38 @@ func (r *Reconciler) say(op *record, index int, message string) {
 	op.setTarget(index, map[string]any{"message": bounded(message)})
 }
 
-func (r *Reconciler) fail(op *record, index int, reason, message string) {
+func (r *Reconciler) fail(op *record, index int, f fault) {
 	op.setTarget(index, map[string]any{
-		"phase": string(v1alpha3.OperationFailed), "stage": reason,
-		"message": bounded(message), "completedAt": timestamp(r.Clock.Now()),
+		"phase": string(v1alpha3.OperationFailed), "stage": string(f.reason),
+		"message": bounded(f.message), "completedAt": timestamp(r.Clock.Now()),
 	})
+	op.failed = append(op.failed, index)
+}
+
+// save writes what has changed. Where a target fails with that write, and no
+// attempt of it was made, the claim on its host is given back first: the name of
+// the operation may then be used for that host again.
+func (r *Reconciler) save(ctx context.Context, op *record) error {
+	for _, index := range op.failed {
+		target := op.Status.Targets[index]
+		if target.Begun() {
+			continue
+		}
+		host, pinned := begin.PinnedHost(target)
+		if !pinned { // a legacy snapshot was claimed for the Machine as it is
+			machine, err := r.readMachine(ctx, target.MachineRef)
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			host = begin.HostOf(machine)
+		}
+		if err := r.giveBack(ctx, op, host); err != nil {
+			return fmt.Errorf("giving back the claim on the host of Machine %q: %w", target.MachineRef, err)
+		}
+	}
+	r.settle(op)
+	return op.write(ctx, r.Writer)
 }

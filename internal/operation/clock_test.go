@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -113,12 +114,19 @@ func TestClockIsWrongFromTheStart(t *testing.T) {
 
 func reasonFor(op *record) string {
 	for _, condition := range op.Status.Conditions {
-		if condition.Type == ConditionComplete {
+		if condition.Type == v1alpha3.ConditionComplete {
 			return condition.Reason
 		}
 	}
 	return ""
 }
+
+// noHosts is an index for a fleet in which no two Machines name one host.
+type noHosts struct{}
+
+func (noHosts) HasSynced() bool                  { return true }
+func (noHosts) Naming(string, string) []string   { return nil }
+func (noHosts) ProviderOf(string) (string, bool) { return "", false }
 
 // reconcilerFor stands on an API server in memory that holds a Machine and an
 // operation on it.
@@ -126,6 +134,7 @@ func reconcilerFor(t *testing.T, began time.Time, clock *clocktesting.FakePassiv
 	t.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(t, v1alpha3.AddToScheme(scheme))
+	require.NoError(t, coordinationv1.AddToScheme(scheme))
 	machine := &v1alpha3.Machine{ObjectMeta: metav1.ObjectMeta{Name: "worker-1", UID: "m-1", CreationTimestamp: metav1.NewTime(began.Add(-time.Hour))}}
 	machine.Spec.Host = &v1alpha3.MachineHost{HostTemplate: v1alpha3.HostTemplate{Image: "img-a", ProvisioningFormat: v1alpha3.CloudInit}, External: &v1alpha3.ExternalHost{Provider: "P"}}
 	op := &unstructured.Unstructured{Object: map[string]any{
@@ -136,9 +145,9 @@ func reconcilerFor(t *testing.T, began time.Time, clock *clocktesting.FakePassiv
 	userData, err := NewUserData(nil)
 	require.NoError(t, err)
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine, op).
-		WithStatusSubresource(op).WithIndex(op, machineIndex, indexByMachine).Build()
+		WithStatusSubresource(op).Build()
 	return &Reconciler{
-		Live: c, Cache: c, Writer: c, Providers: map[string]Provider{"P": provider}, UserData: userData,
+		Live: c, Cache: c, Hosts: noHosts{}, Writer: c, CallTimeout: time.Minute, ClaimNamespace: "claims", Providers: map[string]Provider{"P": provider}, UserData: userData,
 		Recorder: events.NewFakeRecorder(1000), Clock: clock, Backoff: Backoff{Base: time.Second, Cap: 5 * time.Minute}, PollInterval: time.Second,
 	}
 }

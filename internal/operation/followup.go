@@ -13,6 +13,7 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 // lookUp asks whether an attempt whose answer was lost had been accepted. It
@@ -27,7 +28,7 @@ func (r *Reconciler) lookUp(ctx context.Context, op *record, index int) (again b
 	if name == "" { // a legacy snapshot does not say
 		machine, err := r.readMachine(ctx, target.MachineRef)
 		if apierrors.IsNotFound(err) {
-			r.fail(op, index, "MachineNotFound", "the Machine does not exist any more, and whether its host was replaced is not known")
+			r.fail(op, index, fault{resolve.MachineNotFound, "the Machine does not exist any more, and whether its host was replaced is not known"})
 			return false, 0
 		}
 		if err != nil {
@@ -38,13 +39,13 @@ func (r *Reconciler) lookUp(ctx context.Context, op *record, index int) (again b
 	}
 	provider := r.Providers[name]
 	if provider == nil {
-		r.fail(op, index, "ProviderChanged", fmt.Sprintf("provider %q, which was called, is not registered here", name))
+		r.fail(op, index, fault{resolve.ProviderChanged, fmt.Sprintf("provider %q, which was called, is not registered here", name)})
 		return false, 0
 	}
 	id, found, err := provider.Lookup(ctx, keyFor(op.UID, target.MachineRef))
 	switch {
 	case err != nil && isPermanent(err):
-		r.fail(op, index, "ProviderFailed", err.Error())
+		r.fail(op, index, fault{begin.ProviderFailed, err.Error()})
 		return false, 0
 	case err != nil:
 		// What the error says may differ each time, and a status that changes
@@ -72,7 +73,7 @@ func (r *Reconciler) poll(ctx context.Context, op *record, index int) time.Durat
 	progress, err := provider.Poll(ctx, target.ProviderOperation.OperationID)
 	switch {
 	case err != nil && isPermanent(err):
-		r.fail(op, index, "ProviderFailed", err.Error())
+		r.fail(op, index, fault{begin.ProviderFailed, err.Error()})
 		return 0
 	case err != nil:
 		logf.FromContext(ctx).Error(err, "the provider does not say how far it has come", "machine", target.MachineRef)
@@ -84,44 +85,45 @@ func (r *Reconciler) poll(ctx context.Context, op *record, index int) time.Durat
 		})
 		return 0
 	case progress.State == Failed:
-		r.fail(op, index, "ProviderFailed", "the provider reports: "+progress.Message)
+		r.fail(op, index, fault{begin.ProviderFailed, "the provider reports: " + progress.Message})
 		return 0
 	}
 	return r.PollInterval
 }
 
-// settle gives the operation the phase that its targets add up to.
+// settle gives the operation the phase that its targets add up to, and a message.
+// It never goes back to Pending.
 func (r *Reconciler) settle(op *record) {
 	now := r.Clock.Now()
 	phase := outcome(op.Status.Targets)
+	if phase == v1alpha3.OperationPending && op.Status.Phase == v1alpha3.OperationInProgress {
+		phase = v1alpha3.OperationInProgress
+	}
 	op.set(string(phase), "phase")
 	if phase != v1alpha3.OperationPending && !op.has("startedAt") {
 		op.set(timestamp(now), "startedAt")
 	}
+	parameters, unreadable := begin.ReadParameters(op.Spec.Parameters)
+	message := summary(op.Status.Targets)
+	switch {
+	case phase.Finished():
+	case unreadable != "":
+		message += "; no further host is begun until this is corrected: " + unreadable
+	case parameters.Pause:
+		message += "; paused by spec.parameters." + begin.PauseParameter
+	}
+	op.set(bounded(message), "message")
 	if !phase.Finished() {
 		return
 	}
 	if !op.has("completedAt") {
 		op.set(timestamp(now), "completedAt")
 	}
-	reason, message, failed := "Replaced", "", 0
-	for _, target := range op.Status.Targets {
-		message = target.Message
-		if target.Phase == v1alpha3.OperationFailed {
-			if failed++; failed == 1 {
-				reason = reasonOf(target.Stage)
-			}
-		}
+	status, reason := metav1.ConditionTrue, "Replaced"
+	if failed := firstFailed(op.Status.Targets); failed != nil {
+		status, reason = metav1.ConditionFalse, reasonOf(failed.Stage)
 	}
-	if n := len(op.Status.Targets); n > 1 {
-		message = fmt.Sprintf("%d of %d hosts were replaced; the targets say more", n-failed, n)
-	}
-	status := metav1.ConditionTrue
-	if failed > 0 {
-		status = metav1.ConditionFalse
-	}
-	op.set(bounded(message), "message")
-	op.setCondition(ConditionComplete, status, reason, message, now)
+	op.setCondition(v1alpha3.ConditionComplete, status, reason, message, now)
 }
 
 // reasonOf makes a reason of the stage that a target failed at. One that others

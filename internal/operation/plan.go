@@ -1,9 +1,12 @@
 package operation
 
 import (
+	"fmt"
 	"time"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 // Stages of a target, in order.
@@ -39,14 +42,11 @@ func next(t v1alpha3.OperationTarget) action {
 	}
 }
 
-// begun tells whether a call for the target was made, or may have been.
-func begun(t v1alpha3.OperationTarget) bool { return t.Attempts > 0 || t.ProviderOperation != nil }
-
 // outcome is the phase that the targets give their operation.
 func outcome(targets []v1alpha3.OperationTarget) v1alpha3.OperationPhase {
 	moved, failed, open := false, false, false
 	for _, t := range targets {
-		moved = moved || begun(t) || t.Phase.Finished()
+		moved = moved || t.Begun() || t.Phase.Finished()
 		failed = failed || t.Phase == v1alpha3.OperationFailed
 		open = open || !t.Phase.Finished()
 	}
@@ -60,6 +60,49 @@ func outcome(targets []v1alpha3.OperationTarget) v1alpha3.OperationPhase {
 	default:
 		return v1alpha3.OperationComplete
 	}
+}
+
+// firstFailed returns the first target that failed by itself, or else the first
+// that was spared for it; nil where none failed.
+func firstFailed(targets []v1alpha3.OperationTarget) (first *v1alpha3.OperationTarget) {
+	for i := range targets {
+		if targets[i].Phase != v1alpha3.OperationFailed {
+			continue
+		}
+		if targets[i].Stage != string(begin.Halted) {
+			return &targets[i]
+		}
+		if first == nil {
+			first = &targets[i]
+		}
+	}
+	return first
+}
+
+// summary says in one sentence how far the targets of an operation have come.
+func summary(targets []v1alpha3.OperationTarget) string {
+	if len(targets) == 1 {
+		return targets[0].Message
+	}
+	replaced, failed, halted := 0, 0, 0
+	for _, t := range targets {
+		switch {
+		case t.Phase == v1alpha3.OperationComplete:
+			replaced++
+		case t.Phase == v1alpha3.OperationFailed && t.Stage == string(begin.Halted):
+			halted++
+		case t.Phase == v1alpha3.OperationFailed:
+			failed++
+		}
+	}
+	text := fmt.Sprintf("%d of %d hosts were replaced", replaced, len(targets))
+	if first := firstFailed(targets); first != nil && failed > 0 {
+		text += fmt.Sprintf("; %d failed, the first for Machine %q: %s", failed, first.MachineRef, resolve.Cut(first.Message, 200))
+	}
+	if halted > 0 {
+		text += fmt.Sprintf("; %d were not begun because of that (%s)", halted, begin.Halted)
+	}
+	return text
 }
 
 // Backoff is how long to wait before an attempt is repeated: Base after the

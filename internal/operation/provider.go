@@ -3,6 +3,7 @@ package operation
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,7 +20,9 @@ import (
 type Provider interface {
 	// Replace starts to install a host anew and returns an identifier for Poll.
 	// It returns as soon as the replacement has been accepted. A second call
-	// with the same key must not replace the host again.
+	// with the same key must not replace the host again. A call with a lower
+	// fence than the host has seen must not replace it either: its error is, or
+	// wraps, a *FenceError.
 	Replace(ctx context.Context, r Replacement) (operationID string, err error)
 
 	// Lookup tells whether a call with this key was accepted, and as what. It
@@ -41,8 +44,24 @@ type Replacement struct {
 	// Pair is what to install. An empty image keeps the one that the host has.
 	// The format is always CloudInit.
 	Pair resolve.Pair
+	// Fence grows with each operation that claims the host; the lowest is 1. A
+	// provider keeps the highest that it has accepted with its record of the
+	// host, in the same step in which it acts.
+	Fence int64
 	// UserData is the cloud-init payload. It is not to be logged.
 	UserData []byte
+}
+
+// FenceError refuses a replacement whose fence belongs to the past: another
+// operation has claimed the host since the call was prepared.
+type FenceError struct {
+	// Fence is that of the call, Known the highest that the provider has accepted
+	// for the host.
+	Fence, Known int64
+}
+
+func (e *FenceError) Error() string {
+	return fmt.Sprintf("the fence %d of the call is not above %d, which this host has seen", e.Fence, e.Known)
 }
 
 // State is how far a replacement has come.

@@ -1,11 +1,13 @@
-// Package operation carries out HostReplace operations: it freezes one pair of
-// image and format for each target before anything destructive happens, and
-// makes one destructive call a target however often things crash.
+// Package operation carries out HostReplace operations: it claims the hosts,
+// freezes one pair of image and format for each target before anything
+// destructive happens, and makes one destructive call a target however often
+// things crash and however many processes run.
 //
 // Read in this order: plan.go decides what comes next, from what is recorded;
-// reconciler.go sequences; start.go picks an operation up and freezes its
-// pairs (freeze.go); advance.go gates, checks the pins, records an attempt and
-// calls; followup.go asks what became of it; status.go is the only way to
+// reconciler.go sequences; start.go picks an operation up, claims its hosts
+// (claim.go) and freezes its pairs (freeze.go); advance.go says which targets
+// are due and records their attempts; call.go checks what a call depends on and
+// makes it; followup.go asks what became of it; status.go is the only way to
 // write a status. Everything that a destructive step depends on is read live,
 // never from a cache.
 package operation
@@ -13,11 +15,12 @@ package operation
 import (
 	"context"
 	"fmt"
-	"sync"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -39,8 +42,11 @@ import (
 type Reconciler struct {
 	// Live reads from the API server.
 	Live client.Reader
-	// Cache finds other operations by Machine; see findOther. It may lag.
+	// Cache holds operations, of finished ones only what CacheOptions leaves. It
+	// may lag: it tells what needs no live read, and nothing else.
 	Cache client.Reader
+	// Hosts finds the Machines that name one host. It may lag.
+	Hosts HostIndex
 	// Writer writes.
 	Writer client.Client
 	// Providers are those that this process can call, by name.
@@ -51,13 +57,25 @@ type Reconciler struct {
 	Backoff   Backoff
 	// PollInterval is how often a provider is asked how far it has come.
 	PollInterval time.Duration
+	// CallTimeout bounds each call of a provider, and the reads right before it.
+	CallTimeout time.Duration
+	// ClaimNamespace is where the claims on hosts are kept. All processes that
+	// replace the same hosts must have the same one.
+	ClaimNamespace string
 	// MarkDeployed marks a version as deployed before its pair is frozen. It is
 	// for where our own configuration controller runs.
 	MarkDeployed bool
+}
 
-	// picking makes one operation at a time look for others and freeze, so that
-	// two for one Machine cannot both find nothing.
-	picking sync.Mutex
+// HostIndex finds the Machines that name a host.
+type HostIndex interface {
+	// HasSynced reports whether the index has been filled.
+	HasSynced() bool
+	// Naming returns the names of the Machines that name the host.
+	Naming(provider, providerID string) []string
+	// ProviderOf returns the provider that a Machine names; known is false where
+	// the index lacks the Machine.
+	ProviderOf(machine string) (provider string, known bool)
 }
 
 // Reconcile takes an operation one step further. Every step can be repeated.
@@ -73,6 +91,25 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 const conflictDelay = 50 * time.Millisecond
 
 func (r *Reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	cached := &unstructured.Unstructured{}
+	cached.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineOperation"))
+	if err := r.Cache.Get(ctx, request.NamespacedName, cached); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if text(cached.Object, "spec", "operationKind") != string(v1alpha3.HostReplace) {
+		return reconcile.Result{}, nil
+	}
+	if phaseOf(cached).Finished() {
+		return r.expire(ctx, cached)
+	}
+	if r.othersMachine(cached) {
+		// The index may not know yet that the Machine has become ours. Where the
+		// operation is new, look once more.
+		if age := r.Clock.Now().Sub(cached.GetCreationTimestamp().Time); age < indexLag {
+			return reconcile.Result{RequeueAfter: indexLag}, nil
+		}
+		return reconcile.Result{}, nil
+	}
 	op, err := r.read(ctx, request.Name)
 	if err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -84,18 +121,38 @@ func (r *Reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	return result, err
 }
 
+// indexLag is how far the index of hosts is expected to lag at most.
+const indexLag = 15 * time.Second
+
+// othersMachine reports whether an operation that nobody has started is for a
+// Machine whose provider is not registered here. It reads nothing.
+func (r *Reconciler) othersMachine(cached *unstructured.Unstructured) bool {
+	op, err := newRecord(cached)
+	if err != nil || len(op.Status.Targets) > 0 || op.Spec.MachineRef == "" || op.Spec.MachineSelector != nil || ours(op.Status.Conditions) {
+		return false
+	}
+	provider, known := r.Hosts.ProviderOf(op.Spec.MachineRef)
+	return known && r.Providers[provider] == nil
+}
+
+// ours reports whether an operation is one that this controller has started or
+// refused: it has the condition Frozen, whatever its status.
+func ours(conditions []metav1.Condition) bool {
+	return meta.FindStatusCondition(conditions, v1alpha3.ConditionFrozen) != nil
+}
+
 // sequence takes the step that is due.
 func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result, error) {
 	if op.Spec.OperationKind != v1alpha3.HostReplace || op.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
 	_, marked := op.Annotations[begin.StartedAnnotation]
-	copied, message := begin.CopyFault(op.MachineOperation)
+	copied := faultOf(begin.CopyFault(op.MachineOperation))
 	switch {
 	case op.Status.Phase.Finished():
-		return r.expire(ctx, op)
-	case copied != "":
-		return reconcile.Result{}, r.refuse(ctx, op, string(copied), message)
+		return r.expire(ctx, op.was)
+	case copied.found():
+		return reconcile.Result{}, r.refuse(ctx, op, copied)
 	case len(op.Status.Targets) == 0:
 		return r.start(ctx, op)
 	case !r.canCall(op):
@@ -126,23 +183,68 @@ func (r *Reconciler) readMachine(ctx context.Context, name string) (*v1alpha3.Ma
 	return machine, r.Live.Get(ctx, types.NamespacedName{Name: name}, machine)
 }
 
-// mark sets the annotation without which nothing is called. An operation whose
-// pairs we did not freeze, from before the format field, is ours only if all
-// its Machines have a provider that is registered.
+// mark sets the annotation without which nothing is called. An operation that
+// was frozen before there were claims, or that has legacy snapshots, claims its
+// hosts first; one with legacy snapshots is ours only if all its Machines have a
+// provider that is registered.
 func (r *Reconciler) mark(ctx context.Context, op *record) error {
-	if !op.frozen() {
-		for _, target := range op.Status.Targets {
-			machine, err := r.readMachine(ctx, target.MachineRef)
-			if err != nil {
-				return client.IgnoreNotFound(err)
+	hosts, leave, err := r.unclaimed(ctx, op)
+	if err != nil || leave {
+		return err
+	}
+	for _, host := range hosts {
+		f, err := r.hostSharedWith(ctx, host)
+		if err == nil && !f.found() {
+			f, err = r.takeClaim(ctx, op, host)
+		}
+		if err != nil {
+			return err
+		}
+		// What was called already is followed up; a target that has no claim
+		// fails before its call.
+		if f.found() && !slices.ContainsFunc(op.Status.Targets, v1alpha3.OperationTarget.Begun) {
+			for _, host := range hosts {
+				if err := r.giveBack(ctx, op, host); err != nil {
+					return err
+				}
 			}
-			if !r.registered(machine) {
-				return nil
-			}
+			return r.refuse(ctx, op, f)
 		}
 	}
 	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, op.ResourceVersion, begin.StartedAnnotation, op.UID)
 	return r.Writer.Patch(ctx, op.was.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+// unclaimed returns the hosts that an operation has yet to claim before it is
+// marked. Those that we freeze are claimed before: claims are taken in the order
+// of the targets, so that the last one tells for all. leave means that the
+// operation is not ours.
+func (r *Reconciler) unclaimed(ctx context.Context, op *record) (hosts []begin.Host, leave bool, err error) {
+	for _, target := range op.Status.Targets {
+		host, pinned := begin.PinnedHost(target)
+		if target.Phase.Finished() || op.frozen() && !pinned {
+			continue // an added target fails before its call
+		}
+		if !op.frozen() {
+			machine, err := r.readMachine(ctx, target.MachineRef)
+			if err != nil {
+				return nil, true, client.IgnoreNotFound(err)
+			}
+			if !r.registered(machine) {
+				return nil, true, nil
+			}
+			host = begin.HostOf(machine)
+		}
+		hosts = append(hosts, host)
+	}
+	if len(hosts) == 0 || !op.frozen() {
+		return hosts, false, nil
+	}
+	_, claim, err := r.readClaim(ctx, hosts[len(hosts)-1])
+	if err == nil && claim.Holder == begin.HolderOf(op.MachineOperation) {
+		return nil, false, nil
+	}
+	return hosts, false, err
 }
 
 // canCall tells whether every provider that the targets are pinned to is
@@ -162,40 +264,60 @@ func (r *Reconciler) registered(machine *v1alpha3.Machine) bool {
 }
 
 // refuse fails an operation as a whole.
-func (r *Reconciler) refuse(ctx context.Context, op *record, reason, message string) error {
-	now := r.Clock.Now()
-	op.set(string(v1alpha3.OperationFailed), "phase")
-	op.set(bounded(message), "message")
-	op.set(timestamp(now), "completedAt")
-	if len(op.Status.Targets) == 0 {
-		op.setCondition(ConditionFrozen, metav1.ConditionFalse, reason, message, now)
-	}
-	op.setCondition(ConditionComplete, metav1.ConditionFalse, reason, message, now)
+func (r *Reconciler) refuse(ctx context.Context, op *record, f fault) error {
+	r.setFailed(op, f)
 	if err := op.write(ctx, r.Writer); err != nil {
 		if strict.SchemaTooOld(err) {
-			logf.FromContext(ctx).Info("refused, and the CRD cannot even hold that", "reason", reason, "message", message)
+			logf.FromContext(ctx).Info("refused, and the CRD cannot even hold that", "reason", f.reason, "message", f.message)
 			return nil
 		}
 		return err
 	}
-	logf.FromContext(ctx).Info("refused", "reason", reason, "message", message)
-	r.event(op.was, nil, corev1.EventTypeWarning, reason, "Refuse", message)
+	r.announceRefused(ctx, op, f)
 	return nil
 }
 
-// expire deletes a finished operation of ours when its time is up.
-func (r *Reconciler) expire(ctx context.Context, op *record) (reconcile.Result, error) {
-	ours := false
-	for _, condition := range op.Status.Conditions {
-		ours = ours || condition.Type == ConditionFrozen
+// setFailed sets what a status says of an operation that fails as a whole.
+func (r *Reconciler) setFailed(op *record, f fault) {
+	now := r.Clock.Now()
+	op.set(string(v1alpha3.OperationFailed), "phase")
+	op.set(bounded(f.message), "message")
+	op.set(timestamp(now), "completedAt")
+	if !op.has("targets") {
+		op.setCondition(v1alpha3.ConditionFrozen, metav1.ConditionFalse, string(f.reason), f.message, now)
+	}
+	op.setCondition(v1alpha3.ConditionComplete, metav1.ConditionFalse, string(f.reason), f.message, now)
+}
+
+func (r *Reconciler) announceRefused(ctx context.Context, op *record, f fault) {
+	logf.FromContext(ctx).Info("refused", "reason", f.reason, "message", f.message)
+	r.event(op.was, nil, corev1.EventTypeWarning, string(f.reason), "Refuse", f.message)
+}
+
+// expire deletes a finished operation of ours when its time is up, if it has
+// attempted something. One that failed without a call stays: a tool that creates
+// it again and again would otherwise have it run as soon as it can.
+func (r *Reconciler) expire(ctx context.Context, finished *unstructured.Unstructured) (reconcile.Result, error) {
+	op, err := newRecord(finished)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	left, collected := expiresIn(op.MachineOperation, r.Clock.Now())
-	switch {
-	case !ours || !collected:
+	if !collected {
 		return reconcile.Result{}, nil
-	case left > 0:
+	}
+	if left > 0 {
 		// A day at most: a clock that is set meanwhile is then noticed.
 		return reconcile.Result{RequeueAfter: min(left, 24*time.Hour)}, nil
+	}
+	// What is cached of a finished operation does not say what it attempted.
+	op, err = r.read(ctx, op.Name)
+	if err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if op.UID != finished.GetUID() || !op.Status.Phase.Finished() || op.DeletionTimestamp != nil || !ours(op.Status.Conditions) ||
+		!slices.ContainsFunc(op.Status.Targets, v1alpha3.OperationTarget.Begun) {
+		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(r.Writer.Delete(ctx, op.was,
 		client.Preconditions{UID: &op.UID, ResourceVersion: &op.ResourceVersion}))

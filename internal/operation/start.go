@@ -20,93 +20,314 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
-// start picks an operation up and freezes all its pairs in one status write.
-// It does nothing else: whatever follows reads the pairs back.
-func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, error) {
-	r.picking.Lock()
-	defer r.picking.Unlock()
+// picked is what a reading of the cluster says that an operation would do.
+type picked struct {
+	// leave means that the operation is another controller's, or nobody's.
+	leave bool
+	// fault keeps the operation from starting.
+	fault    fault
+	machines []v1alpha3.Machine
+	all      []resolved
+	targets  []any
+	// unmarked is a version that has to be marked as deployed first.
+	unmarked *v1alpha3.MachineConfigurationVersion
+	// undeliverable is set where a pair cannot be delivered. The pairs are
+	// recorded all the same, so that people see what was resolved.
+	undeliverable *resolved
+}
 
-	machines, err := r.machinesOf(ctx, op)
-	if err != nil {
-		if apierrors.IsNotFound(err) {
-			r.event(op.was, nil, corev1.EventTypeWarning, "MachineNotFound", "PickUp",
-				fmt.Sprintf("Machine %q does not exist; an operation does not wait for it: create a new one when it does", op.Spec.MachineRef))
-			return reconcile.Result{}, nil
-		}
+// start picks an operation up, claims the hosts of its Machines, and freezes all
+// its pairs in one status write. It does nothing else: whatever follows reads
+// the pairs back. All that can refuse the operation is checked before anything
+// is claimed, and again after it, since it may have changed meanwhile.
+func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, error) {
+	p, err := r.pick(ctx, op)
+	if err != nil || p.leave {
 		return reconcile.Result{}, err
 	}
-	ours := 0
-	for i := range machines {
-		if r.registered(&machines[i]) {
-			ours++
-		}
+	if p.fault.found() {
+		return reconcile.Result{}, r.refuseStart(ctx, op, p.machines, p.fault)
 	}
-	if ours < len(machines) {
-		if ours > 0 {
-			r.event(op.was, nil, corev1.EventTypeWarning, "MixedProviders", "PickUp",
-				"not every Machine that is selected has a provider that is registered here; the operation is left alone: create one for each provider")
-		}
-		return reconcile.Result{}, nil // another controller's
+	if p.undeliverable != nil {
+		return reconcile.Result{}, r.freezeFailed(ctx, op, p)
 	}
-	reason, message := begin.SelectionFault(op.MachineOperation, r.Clock.Now())
-	if reason == "" {
-		reason, message = begin.MachinesFault(op.MachineOperation, machines)
+	if err := r.dryRun(ctx, op, p); err != nil {
+		return reconcile.Result{}, err
 	}
-	if reason != "" {
-		return reconcile.Result{}, r.refuse(ctx, op, string(reason), message)
-	}
-	for i := range machines {
-		other, err := r.findOther(ctx, op, &machines[i])
+	claimed := map[string]begin.Host{}
+	for i := range p.machines {
+		host := begin.HostOf(&p.machines[i])
+		f, err := r.takeClaim(ctx, op, host)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-		if other != "" {
-			return reconcile.Result{}, r.refuse(ctx, op, "OtherOperation", fmt.Sprintf(
-				"MachineOperation %q replaces the host of Machine %q and had not finished when this one was created; create a new operation when it has", other, machines[i].Name))
+		if f.found() {
+			return reconcile.Result{}, r.refuseStart(ctx, op, p.machines[:i], f)
 		}
+		claimed[host.ClaimName()] = host
 	}
-
-	all, unmarked, err := r.resolveAll(ctx, machines)
-	if err != nil {
-		if resolveErr, terminal := errors.AsType[*resolve.Error](err); terminal {
-			return reconcile.Result{}, r.refuse(ctx, op, string(resolveErr.Reason), err.Error())
-		}
-		return reconcile.Result{}, err
-	}
-	if unmarked != nil {
+	if p.unmarked != nil {
 		// In a reconcile of its own, after which the version is read again: it
 		// may have been edited until now.
-		if err := r.markDeployed(ctx, unmarked); err != nil {
-			return reconcile.Result{}, err
-		}
-		return reconcile.Result{RequeueAfter: 1}, nil
-	}
-	targets, err := freeze(all)
-	if err != nil {
-		return reconcile.Result{}, r.refuse(ctx, op, "TooManyTargets", err.Error())
+		return reconcile.Result{RequeueAfter: 1}, r.markDeployed(ctx, p.unmarked)
 	}
 
-	now := r.Clock.Now()
-	message = "image and format are frozen: " + all[0].describe()
-	if len(all) > 1 {
-		message = fmt.Sprintf("image and format are frozen for %d Machines", len(all))
-	}
-	op.set(targets, "targets")
-	op.set(string(v1alpha3.OperationPending), "phase")
-	op.set(bounded(message), "message")
-	if len(all) == 1 {
-		op.set(all[0].machine.Generation, "observedMachineGeneration")
-	}
-	op.setCondition(ConditionFrozen, metav1.ConditionTrue, "PairFrozen", message, now)
-	if err := op.write(ctx, r.Writer); err != nil {
+	before := p
+	if p, err = r.pick(ctx, op); err != nil {
 		return reconcile.Result{}, err
 	}
-	for _, one := range all {
+	if p.leave {
+		p.fault = fault{resolve.ProviderChanged, "a Machine was deleted or given to another provider while its host was being claimed; create a new operation"}
+	}
+	if p.fault.found() {
+		return reconcile.Result{}, r.refuseStart(ctx, op, before.machines, p.fault)
+	}
+	for i := range p.machines {
+		if name := begin.HostOf(&p.machines[i]).ClaimName(); claimed[name] == (begin.Host{}) {
+			return reconcile.Result{RequeueAfter: 1}, nil // a Machine has come, or names another host: it is claimed first
+		}
+		delete(claimed, begin.HostOf(&p.machines[i]).ClaimName())
+	}
+	for _, host := range claimed { // of Machines that are no longer selected
+		if err := r.giveBack(ctx, op, host); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	switch {
+	case p.unmarked != nil:
+		return reconcile.Result{RequeueAfter: 1}, nil
+	case p.undeliverable != nil:
+		return reconcile.Result{}, r.freezeFailed(ctx, op, p)
+	}
+	return reconcile.Result{}, r.freeze(ctx, op, p)
+}
+
+// pick reads what an operation acts on, and checks all that can refuse it. It
+// writes nothing.
+func (r *Reconciler) pick(ctx context.Context, op *record) (p picked, err error) {
+	p.machines, err = r.machinesOf(ctx, op)
+	if apierrors.IsNotFound(err) {
+		r.event(op.was, nil, corev1.EventTypeWarning, string(resolve.MachineNotFound), "PickUp",
+			fmt.Sprintf("Machine %q does not exist; an operation does not wait for it: create a new one when it does", op.Spec.MachineRef))
+		return picked{leave: true}, nil
+	}
+	if err != nil {
+		return p, err
+	}
+	ours := 0
+	for i := range p.machines {
+		if r.registered(&p.machines[i]) {
+			ours++
+		}
+	}
+	if ours < len(p.machines) {
+		held, err := r.holdsAny(ctx, op, p.machines, ours)
+		if err != nil {
+			return p, err
+		}
+		const message = "not every Machine that is selected has a provider that is registered here; create an operation for each provider"
+		if held {
+			p.fault = fault{begin.MixedProviders, message}
+			return p, nil
+		}
+		if ours > 0 {
+			r.event(op.was, nil, corev1.EventTypeWarning, string(begin.MixedProviders), "PickUp", message+"; this one is left alone")
+		}
+		return picked{leave: true}, nil // another controller's
+	}
+	for _, check := range []func() (resolve.Reason, string){
+		func() (resolve.Reason, string) { return begin.SelectionFault(op.MachineOperation, r.Clock.Now()) },
+		func() (resolve.Reason, string) { return begin.MachinesFault(op.MachineOperation, p.machines) },
+	} {
+		if p.fault = faultOf(check()); p.fault.found() {
+			return p, nil
+		}
+	}
+	if p.fault, err = r.sharedHost(ctx, p.machines); err != nil || p.fault.found() {
+		return p, err
+	}
+	p.all, p.unmarked, err = r.resolveAll(ctx, p.machines)
+	if resolveErr, terminal := errors.AsType[*resolve.Error](err); terminal {
+		p.fault = fault{resolveErr.Reason, err.Error()}
+		return p, nil
+	}
+	if err != nil {
+		return p, err
+	}
+	if p.targets, err = freeze(p.all); err != nil {
+		p.fault = fault{begin.TooManyTargets, err.Error()}
+		return p, nil //nolint:nilerr // the fault says it
+	}
+	for i := range p.all {
+		if resolve.DeliveryFault(p.all[i].result.Pair) != "" {
+			p.undeliverable = &p.all[i]
+			break
+		}
+	}
+	return p, nil
+}
+
+// holdsAny reports whether an operation has claimed the host of one of its
+// Machines, as one does that crashed while it was started. It is asked only
+// where some of them have a provider that is registered here.
+func (r *Reconciler) holdsAny(ctx context.Context, op *record, machines []v1alpha3.Machine, ours int) (bool, error) {
+	if ours == 0 {
+		return false, nil
+	}
+	for i := range machines {
+		if !r.registered(&machines[i]) {
+			continue
+		}
+		_, claim, err := r.readClaim(ctx, begin.HostOf(&machines[i]))
+		if err != nil || claim.Holder == begin.HolderOf(op.MachineOperation) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// sharedHost reports two Machines that name one host. Candidates come from an
+// index, which may lag, and are confirmed live.
+func (r *Reconciler) sharedHost(ctx context.Context, machines []v1alpha3.Machine) (fault, error) {
+	if !r.Hosts.HasSynced() {
+		return fault{}, errors.New("the index of hosts is not filled yet")
+	}
+	named := map[string]string{}
+	for i := range machines {
+		host := begin.HostOf(&machines[i])
+		if host.ProviderID == "" {
+			continue
+		}
+		if other, known := named[host.ClaimName()]; known {
+			return faultOf(begin.SharedFault(host, []string{other})), nil
+		}
+		named[host.ClaimName()] = host.Machine
+		f, err := r.hostSharedWith(ctx, host)
+		if err != nil || f.found() {
+			return f, err
+		}
+	}
+	return fault{}, nil
+}
+
+// hostSharedWith reports another Machine that names the host, too.
+func (r *Reconciler) hostSharedWith(ctx context.Context, host begin.Host) (fault, error) {
+	if host.ProviderID == "" {
+		return fault{}, nil
+	}
+	for _, name := range r.Hosts.Naming(host.Provider, host.ProviderID) {
+		if name == host.Machine {
+			continue
+		}
+		other, err := r.readMachine(ctx, name)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fault{}, err
+		}
+		if begin.HostOf(other).ClaimName() == host.ClaimName() {
+			return faultOf(begin.SharedFault(host, []string{name})), nil
+		}
+	}
+	return fault{}, nil
+}
+
+// refuseStart fails an operation that has frozen nothing, once it has given back
+// the claims that it has on Machines.
+func (r *Reconciler) refuseStart(ctx context.Context, op *record, machines []v1alpha3.Machine, f fault) error {
+	if err := r.giveAllBack(ctx, op, machines); err != nil {
+		return err
+	}
+	return r.refuse(ctx, op, f)
+}
+
+func (r *Reconciler) giveAllBack(ctx context.Context, op *record, machines []v1alpha3.Machine) error {
+	if len(machines) > v1alpha3.MaxTargets {
+		return nil // so many are never claimed
+	}
+	for i := range machines {
+		if err := r.giveBack(ctx, op, begin.HostOf(&machines[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dryRun writes the pairs without storing them: a CRD that lacks one of our
+// fields refuses the operation before anything is claimed.
+func (r *Reconciler) dryRun(ctx context.Context, op *record, p picked) error {
+	trial, err := newRecord(op.was)
+	if err != nil {
+		return err
+	}
+	r.setFrozen(trial, p)
+	return trial.write(ctx, r.Writer, client.DryRunAll)
+}
+
+// setFrozen sets all that the freeze write holds.
+func (r *Reconciler) setFrozen(op *record, p picked) (message string) {
+	message = "image and format are frozen: " + p.all[0].describe()
+	if len(p.all) > 1 {
+		message = fmt.Sprintf("image and format are frozen for %d Machines", len(p.all))
+	}
+	op.set(p.targets, "targets")
+	op.set(string(v1alpha3.OperationPending), "phase")
+	op.set(bounded(message), "message")
+	if len(p.all) == 1 {
+		op.set(p.all[0].machine.Generation, "observedMachineGeneration")
+	}
+	op.setCondition(v1alpha3.ConditionFrozen, metav1.ConditionTrue, "PairFrozen", message, r.Clock.Now())
+	return message
+}
+
+func (r *Reconciler) freeze(ctx context.Context, op *record, p picked) error {
+	message := r.setFrozen(op, p)
+	if err := op.write(ctx, r.Writer); err != nil {
+		return err
+	}
+	r.announceFrozen(ctx, op, p, message)
+	return nil
+}
+
+// freezeFailed records the pairs of an operation that cannot be delivered, and
+// that it has failed, in one write. No claim is kept and nobody is called: one
+// pair that cannot be delivered spares all hosts.
+func (r *Reconciler) freezeFailed(ctx context.Context, op *record, p picked) error {
+	if err := r.giveAllBack(ctx, op, p.machines); err != nil {
+		return err
+	}
+	message := r.setFrozen(op, p)
+	name := p.undeliverable.machine.Name
+	reason := fault{resolve.IgnitionNotDeliverable, resolve.DeliveryFault(p.undeliverable.result.Pair) + "; the provider was not called"}
+	for i, one := range p.all {
+		target := p.targets[i].(map[string]any)
+		stage, why := reason.reason, reason.message
+		if resolve.DeliveryFault(one.result.Pair) == "" {
+			stage, why = begin.Halted, fmt.Sprintf("not replaced: the pair of Machine %q cannot be delivered, and an operation that cannot replace all its hosts replaces none", name)
+		}
+		target["phase"], target["stage"] = string(v1alpha3.OperationFailed), string(stage)
+		target["message"], target["completedAt"] = bounded(why), timestamp(r.Clock.Now())
+	}
+	op.set(p.targets, "targets")
+	if len(p.all) > 1 {
+		reason.message = fmt.Sprintf("Machine %q: %s; no host was replaced: correct that Machine or select without it, then create a new operation", name, reason.message)
+	}
+	r.setFailed(op, reason)
+	if err := op.write(ctx, r.Writer); err != nil {
+		return err
+	}
+	r.announceFrozen(ctx, op, p, message)
+	r.announceRefused(ctx, op, reason)
+	return nil
+}
+
+func (r *Reconciler) announceFrozen(ctx context.Context, op *record, p picked, message string) {
+	for _, one := range p.all {
 		resolutions.WithLabelValues(string(one.result.ImageSource), string(one.result.FormatSource)).Inc()
 	}
-	logf.FromContext(ctx).Info("frozen", "targets", len(all), "message", message)
+	logf.FromContext(ctx).Info("frozen", "targets", len(p.all), "message", message)
 	r.event(op.was, nil, corev1.EventTypeNormal, "PairFrozen", "Freeze", message)
-	return reconcile.Result{}, nil
 }
 
 // machinesOf reads the Machines that an operation names or selects, sorted by
@@ -204,6 +425,6 @@ func (r *Reconciler) refuseOldSchema(ctx context.Context, op *record) error {
 	if err != nil {
 		return err
 	}
-	return r.refuse(ctx, fresh, "SchemaTooOld",
-		"the CRDs lack fields that hostformat records what it does in (status.targets[].input of MachineOperation, status.deployed of MachineConfigurationVersion); upgrade the CRDs first, then create a new operation")
+	return r.refuse(ctx, fresh, fault{begin.SchemaTooOld,
+		"the CRDs lack fields that hostformat records what it does in (status.targets[].input of MachineOperation, status.deployed of MachineConfigurationVersion); upgrade the CRDs first, then create a new operation"})
 }

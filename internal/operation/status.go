@@ -18,16 +18,6 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// Conditions of an operation.
-const (
-	// ConditionFrozen is True from the write that freezes all pairs, and marks
-	// the operation as ours for life.
-	ConditionFrozen = "Frozen"
-	// ConditionComplete is True when every target is, and False with a reason
-	// when the operation has failed.
-	ConditionComplete = "Complete"
-)
-
 // maxMessage bounds every message that is stored, in bytes.
 const maxMessage = 512
 
@@ -39,6 +29,7 @@ func bounded(message string) string { return resolve.Cut(message, maxMessage) }
 type record struct {
 	*v1alpha3.MachineOperation // for reading; never written
 	was, now                   *unstructured.Unstructured
+	failed                     []int // targets that fail with the next write
 }
 
 func newRecord(raw *unstructured.Unstructured) (*record, error) {
@@ -90,11 +81,35 @@ func (r *record) has(field string) bool {
 
 // setTarget writes fields of the target at an index.
 func (r *record) setTarget(index int, fields map[string]any) {
-	targets, _, _ := unstructured.NestedFieldNoCopy(r.now.Object, "status", "targets")
-	target := targets.([]any)[index].(map[string]any)
+	target := r.rawTarget(index)
 	maps.Copy(target, fields)
-	// The typed view follows, so that later steps of this reconcile see it.
-	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(target, &r.Status.Targets[index])
+	r.retype(index, target)
+}
+
+// resetTarget puts the target at an index back to what it was.
+func (r *record) resetTarget(index int, was map[string]any) {
+	target := r.rawTarget(index)
+	clear(target)
+	maps.Copy(target, was)
+	r.retype(index, target)
+}
+
+func (r *record) rawTarget(index int) map[string]any {
+	targets, _, _ := unstructured.NestedFieldNoCopy(r.now.Object, "status", "targets")
+	return targets.([]any)[index].(map[string]any)
+}
+
+// retype has the typed view of a target follow, so that later steps of this
+// reconcile see what was set.
+func (r *record) retype(index int, target map[string]any) {
+	typed := v1alpha3.OperationTarget{}
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(target, &typed) != nil {
+		readable := runtime.DeepCopyJSON(target)
+		dropTimes(readable)
+		typed = v1alpha3.OperationTarget{}
+		_ = runtime.DefaultUnstructuredConverter.FromUnstructured(readable, &typed)
+	}
+	r.Status.Targets[index] = typed
 }
 
 func (r *record) setCondition(kind string, status metav1.ConditionStatus, reason, message string, now time.Time) {
@@ -119,7 +134,7 @@ func (r *record) setCondition(kind string, status metav1.ConditionStatus, reason
 }
 
 func (r *record) frozen() bool {
-	return meta.IsStatusConditionTrue(r.Status.Conditions, ConditionFrozen)
+	return meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha3.ConditionFrozen)
 }
 
 // patch is a merge patch of what has changed in the status. It carries the
@@ -150,13 +165,13 @@ var strictly = &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions
 // write stores what has changed in the status, strictly: a field that the CRD
 // does not know is an error, where it would else be dropped in silence. The
 // record then is as it was stored.
-func (r *record) write(ctx context.Context, c client.Client) error {
+func (r *record) write(ctx context.Context, c client.Client, how ...client.SubResourcePatchOption) error {
 	patch, changed, err := r.patch()
 	if err != nil || !changed {
 		return err
 	}
 	raw := r.was.DeepCopy()
-	err = c.Status().Patch(ctx, raw, client.RawPatch(types.MergePatchType, patch), strictly)
+	err = c.Status().Patch(ctx, raw, client.RawPatch(types.MergePatchType, patch), append(how, strictly)...)
 	if err != nil {
 		return err
 	}

@@ -131,12 +131,16 @@ func (c *controllers) kill() {
 
 const patience, interval = time.Minute, 50 * time.Millisecond
 
-// host is the spec.host of a Machine that the simulated provider replaces.
-func host(fields string) string {
+// host is the spec.host of a Machine that the simulated provider replaces, each
+// time another one.
+func host(fields string) string { return hostAt(fields, uniqueName()) }
+
+// hostAt is the spec.host of a Machine for the host with a providerID.
+func hostAt(fields, providerID string) string {
 	if fields != "" {
 		fields += ", "
 	}
-	return "host: {" + fields + "external: {provider: Simulated, providerID: chassis-1}}"
+	return "host: {" + fields + "external: {provider: Simulated, providerID: " + providerID + "}}"
 }
 
 // newOperation creates a HostReplace of a Machine, and returns its name.
@@ -214,7 +218,8 @@ func calls(t asserting, cluster *local.Cluster, op *unstructured.Unstructured, m
 	return *record
 }
 
-// isStatusWrite tells whether a request writes the status of an operation.
+// isStatusWrite tells whether a request writes the status of an operation. A dry
+// run does not.
 func isStatusWrite(r *http.Request) bool {
-	return strings.Contains(r.URL.Path, "/machineoperations/") && strings.HasSuffix(r.URL.Path, "/status")
+	return !r.URL.Query().Has("dryRun") && strings.Contains(r.URL.Path, "/machineoperations/") && strings.HasSuffix(r.URL.Path, "/status")
 }

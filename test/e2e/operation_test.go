@@ -42,9 +42,10 @@ func TestResolutionTable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			machine := uniqueName()
-			spec := "spec: {" + host(test.machine)
+			chassis := uniqueName()
+			spec := "spec: {" + hostAt(test.machine, chassis)
 			if test.machine == "LEGACY" {
-				spec = "spec: {provider: Simulated, providerID: chassis-1"
+				spec = "spec: {provider: Simulated, providerID: " + chassis
 			}
 			if test.template != "" {
 				v := object(t, "machineconfigurationversions", machine+"-v3", "spec: {version: 3, template: {host: {"+test.template+"}}}")
@@ -76,7 +77,7 @@ func TestResolutionTable(t *testing.T) {
 				require.Contains(t, message(op), "must be declared")
 				return
 			}
-			want := map[string]any{"provisioningFormat": test.format, "machineUID": string(stored.GetUID()), "provider": "Simulated", "providerID": "chassis-1"}
+			want := map[string]any{"provisioningFormat": test.format, "machineUID": string(stored.GetUID()), "provider": "Simulated", "providerID": chassis}
 			if test.image != "" {
 				want["hostImage"] = test.image
 			}
@@ -91,7 +92,9 @@ func TestResolutionTable(t *testing.T) {
 				assert.Contains(collect, events, op.GetName()+" image and format are frozen: ")
 				assert.Contains(collect, events, test.says)
 			}, patience, interval)
-			require.Equal(t, string(op.GetUID()), op.GetAnnotations()["hostformat.unbounded-cloud.io/started"])
+			if test.acts == 1 {
+				require.Equal(t, string(op.GetUID()), op.GetAnnotations()["hostformat.unbounded-cloud.io/started"])
+			}
 			require.Equal(t, stored.Object["spec"], get(t, c, "machines", machine).Object["spec"], "the Machine is not touched")
 		})
 	}
@@ -122,7 +125,7 @@ func TestTwoOperationsForOneMachine(t *testing.T) {
 			require.Equal(t, 1, acts)
 			require.Equal(t, "Replaced: the host was replaced", outcomes["Complete"])
 			require.Contains(t, outcomes["Failed"], "OtherOperation: MachineOperation \"")
-			require.Contains(t, outcomes["Failed"], "had not finished when this one was created")
+			require.Contains(t, outcomes["Failed"], "is replacing the host of Machine \"")
 		})
 	}
 }
@@ -139,7 +142,7 @@ func TestRefusedOperations(t *testing.T) {
 		store(t, c, "machines", u)
 		return name
 	}
-	simulated := "spec: {" + host("image: img-m, provisioningFormat: CloudInit") + "}"
+	simulated := func() string { return "spec: {" + host("image: img-m, provisioningFormat: CloudInit") + "}" }
 	create := func(t *testing.T, text string) string {
 		name := uniqueName()
 		u := object(t, "machineoperations", name, text)
@@ -159,7 +162,7 @@ func TestRefusedOperations(t *testing.T) {
 		refused(t, create(t, "spec: {operationKind: HostReplace}"), "InvalidSelection", "exactly one of spec.machineRef and spec.machineSelector")
 	})
 	t.Run("both", func(t *testing.T) {
-		m := machine(t, simulated)
+		m := machine(t, simulated())
 		refused(t, create(t, "spec: {operationKind: HostReplace, machineRef: "+m+", machineSelector: {matchLabels: {rack: "+m+"}}}"), "InvalidSelection", "exactly one")
 	})
 	t.Run("nothing selected", func(t *testing.T) {
@@ -180,7 +183,7 @@ func TestRefusedOperations(t *testing.T) {
 		}, patience, interval)
 		require.NotContains(t, get(t, c, "machineoperations", name).Object, "status")
 		// It does not fire when the Machine appears.
-		store(t, c, "machines", object(t, "machines", "no-such-machine", simulated))
+		store(t, c, "machines", object(t, "machines", "no-such-machine", simulated()))
 		_, err := c.of("machineoperations").Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 		created, first := get(t, c, "machines", "no-such-machine").GetCreationTimestamp(), get(t, c, "machineoperations", name).GetCreationTimestamp()
@@ -193,19 +196,19 @@ func TestRefusedOperations(t *testing.T) {
 	t.Run("another provider's Machine is left alone", func(t *testing.T) {
 		m := machine(t, "spec: {host: {image: img-m, provisioningFormat: CloudInit, external: {provider: Elsewhere}}}")
 		other := newOperation(t, c, m)
-		finished(t, c, newOperation(t, c, machine(t, simulated))) // by then it was seen
+		finished(t, c, newOperation(t, c, machine(t, simulated()))) // by then it was seen
 		op := get(t, c, "machineoperations", other)
 		require.NotContains(t, op.Object, "status")
 		require.NotContains(t, op.GetAnnotations(), "hostformat.unbounded-cloud.io/started")
 	})
 	t.Run("other kinds are left alone", func(t *testing.T) {
-		m := machine(t, simulated)
+		m := machine(t, simulated())
 		reboot := create(t, "spec: {operationKind: HostReboot, machineRef: "+m+"}")
 		finished(t, c, newOperation(t, c, m))
 		require.NotContains(t, get(t, c, "machineoperations", reboot).Object, "status")
 	})
 	t.Run("restored without its status", func(t *testing.T) {
-		m := machine(t, simulated)
+		m := machine(t, simulated())
 		done := finished(t, c, newOperation(t, c, m))
 		require.Equal(t, "Complete", phase(done))
 		require.NoError(t, c.of("machineoperations").Delete(t.Context(), done.GetName(), metav1.DeleteOptions{}))
@@ -220,7 +223,7 @@ func TestRefusedOperations(t *testing.T) {
 		require.Equal(t, 1, calls(t, ours, done, m).DestructiveCalls)
 	})
 	t.Run("re-applied over its finished self", func(t *testing.T) {
-		m := machine(t, simulated)
+		m := machine(t, simulated())
 		done := finished(t, c, newOperation(t, c, m))
 		out, err := ours.Kubectl(t.Context(), encode(t, done.Object), "apply", "--force-conflicts", "--server-side", "-f", "-")
 		if err != nil {
@@ -230,12 +233,12 @@ func TestRefusedOperations(t *testing.T) {
 			out, err = ours.Kubectl(t.Context(), encode(t, clean.Object), "apply", "--force-conflicts", "--server-side", "-f", "-")
 			require.NoError(t, err, out)
 		}
-		finished(t, c, newOperation(t, c, machine(t, simulated))) // by then it was seen
+		finished(t, c, newOperation(t, c, machine(t, simulated()))) // by then it was seen
 		require.Equal(t, done.Object["status"], get(t, c, "machineoperations", done.GetName()).Object["status"])
 		require.Equal(t, 1, calls(t, ours, done, m).DestructiveCalls)
 	})
 	t.Run("its status lost", func(t *testing.T) {
-		m := machine(t, simulated)
+		m := machine(t, simulated())
 		name := uniqueName()
 		u := object(t, "machineoperations", name, "spec: {operationKind: HostReboot, machineRef: "+m+"}")
 		created, err := c.of("machineoperations").Create(t.Context(), u, metav1.CreateOptions{})
@@ -246,7 +249,7 @@ func TestRefusedOperations(t *testing.T) {
 		refused(t, name, "RestoredCopy", "has lost its record")
 	})
 	t.Run("expired", func(t *testing.T) {
-		m := machine(t, simulated)
+		m := machine(t, simulated())
 		soon := create(t, "spec: {operationKind: HostReplace, machineRef: "+m+", ttlSecondsAfterFinished: 0}")
 		require.EventuallyWithT(t, func(collect *assert.CollectT) {
 			_, err := c.of("machineoperations").Get(t.Context(), soon, metav1.GetOptions{})
@@ -255,5 +258,16 @@ func TestRefusedOperations(t *testing.T) {
 		kept := finished(t, c, create(t, "spec: {operationKind: HostReplace, machineRef: "+m+", ttlSecondsAfterFinished: 2147483647}"))
 		require.Equal(t, "Complete", phase(kept))
 		require.True(t, strings.HasPrefix(message(kept), "the host was replaced"))
+	})
+	t.Run("one that failed without a call does not expire", func(t *testing.T) {
+		m := machine(t, strings.Replace(simulated(), "CloudInit", "Ignition", 1))
+		name := create(t, "spec: {operationKind: HostReplace, machineRef: "+m+", ttlSecondsAfterFinished: 0}")
+		require.Equal(t, "IgnitionNotDeliverable", reason(finished(t, c, name)))
+		again := create(t, "spec: {operationKind: HostReplace, machineRef: "+machine(t, simulated())+", ttlSecondsAfterFinished: 0}")
+		require.EventuallyWithT(t, func(collect *assert.CollectT) { // by then the first one has had its time
+			_, err := c.of("machineoperations").Get(t.Context(), again, metav1.GetOptions{})
+			assert.True(collect, apierrors.IsNotFound(err))
+		}, patience, interval)
+		require.Equal(t, "IgnitionNotDeliverable", reason(get(t, c, "machineoperations", name)))
 	})
 }

@@ -40,7 +40,7 @@ func TestPins(t *testing.T) {
 		}, "ProviderChanged", `frozen for provider "Simulated", and the Machine now says "Elsewhere"`},
 		"providerID": {func(t *testing.T, machine string) {
 			require.NoError(t, patchSpec(t, c, machine, `{"host":{"external":{"providerID":"chassis-2"}}}`))
-		}, "ProviderChanged", `frozen for providerID "chassis-1", and the Machine now says "chassis-2"`},
+		}, "ProviderChanged", `and the Machine now says "chassis-2"`},
 		"image and format": {func(t *testing.T, machine string) {
 			require.NoError(t, patchSpec(t, c, machine, `{"host":{"image":"img-new","provisioningFormat":"Ignition"}}`))
 		}, "Replaced", "the host was replaced"},
@@ -108,13 +108,18 @@ func TestOperationDeleted(t *testing.T) {
 		op := get(t, c, "machineoperations", name)
 		require.NoError(t, c.of("machineoperations").Delete(t.Context(), name, metav1.DeleteOptions{}))
 		p.on(nil)
-		// The same name again is another operation, which starts from nothing.
+		// The same name again is another operation, and no new order: whether the
+		// first one called is not known any more.
 		again, err := c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", name, "spec: {operationKind: HostReplace, machineRef: "+machine+"}"), metav1.CreateOptions{})
 		require.NoError(t, err)
 		done := finished(t, c, name)
 		require.Equal(t, again.GetUID(), done.GetUID())
-		require.Equal(t, 1, calls(t, ours, done, machine).DestructiveCalls)
+		require.Equal(t, "NameUsed", reason(done), message(done))
+		require.Contains(t, message(done), "UID "+string(op.GetUID())+", has claimed the host of Machine \""+machine+"\" before")
+		require.Zero(t, calls(t, ours, done, machine).ReplaceCalls)
 		require.Zero(t, calls(t, ours, op, machine).ReplaceCalls)
+		other := finished(t, c, newOperation(t, c, machine))
+		require.Equal(t, "Complete", phase(other), message(other))
 	})
 	t.Run("during the call", func(t *testing.T) {
 		machine := newMachine(t, c)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,6 +25,7 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/operation"
 	"unbounded-cloud.io/hostformat/internal/operation/simulated"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 // reader passes reads on, and does something before or instead.
@@ -50,24 +52,25 @@ func (r reader) List(ctx context.Context, l ctrlclient.ObjectList, opts ...ctrlc
 	return err
 }
 
-// noIndex lets a plain client stand in for a cache with its index.
-type noIndex struct{ ctrlclient.Reader }
+// noHosts is an index for a fleet in which no two Machines name one host.
+type noHosts struct{}
 
-func (n noIndex) List(ctx context.Context, l ctrlclient.ObjectList, _ ...ctrlclient.ListOption) error {
-	return n.Reader.List(ctx, l)
-}
+func (noHosts) HasSynced() bool                  { return true }
+func (noHosts) Naming(string, string) []string   { return nil }
+func (noHosts) ProviderOf(string) (string, bool) { return "", false }
 
 func newReconciler(t *testing.T, live func(ctrlclient.Reader) ctrlclient.Reader) (*operation.Reconciler, string) {
 	t.Helper()
 	s := runtime.NewScheme()
 	require.NoError(t, v1alpha3.AddToScheme(s))
+	require.NoError(t, coordinationv1.AddToScheme(s))
 	writer, err := ctrlclient.New(ours.Config, ctrlclient.Options{Scheme: s})
 	require.NoError(t, err)
 	userData, err := operation.NewUserData(nil)
 	require.NoError(t, err)
 	dir := t.TempDir()
 	return &operation.Reconciler{
-		Live: live(writer), Cache: noIndex{writer}, Writer: writer, Recorder: events.NewFakeRecorder(100),
+		Live: live(writer), Cache: writer, Hosts: noHosts{}, Writer: writer, CallTimeout: time.Minute, ClaimNamespace: begin.DefaultClaimNamespace, Recorder: events.NewFakeRecorder(100),
 		Providers: map[string]operation.Provider{simulated.Name: &simulated.Provider{Options: simulated.Options{ForgetKeys: true}, Store: &simulated.DirStore{Dir: dir}}},
 		UserData:  userData, Clock: clock.RealClock{}, Backoff: operation.Backoff{Base: time.Millisecond, Cap: time.Millisecond}, PollInterval: time.Millisecond,
 	}, dir
@@ -185,7 +188,7 @@ func TestReadsThatFail(t *testing.T) {
 	op := reconcileUntilFinished(t, c, r, newOperation(t, c, machine))
 	require.Equal(t, "Complete", phase(op), message(op))
 	require.Equal(t, "img-t", inputOf(t, op)["hostImage"])
-	require.Len(t, reads, 3, "operation, Machine and version")
+	require.Len(t, reads, 4, "operation, Machine, version and claim")
 }
 
 // An operation that another process froze, for a provider that this one lacks,

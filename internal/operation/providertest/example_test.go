@@ -18,10 +18,12 @@ import (
 // Rack replaces the hosts of one rack, through the API of its controller.
 type Rack struct{ API RackAPI }
 
-// RackAPI is what the rack's controller offers. It keeps the key of each job.
+// RackAPI is what the rack's controller offers. It keeps the key of each job, and
+// the highest fence of each bay.
 type RackAPI interface {
-	// Install begins a job, or returns the one that has this key already.
-	Install(ctx context.Context, key, bay, image string, userData []byte) (job string, err error)
+	// Install begins a job, or returns the one that has this key already. Where the
+	// bay knows a higher fence, no job is begun and that fence is returned.
+	Install(ctx context.Context, key, bay, image string, fence int64, userData []byte) (job string, known int64, err error)
 	// Find returns the job that has this key; none is empty.
 	Find(ctx context.Context, key string) (job string, err error)
 	// State is "running", "done" or "broken".
@@ -33,7 +35,11 @@ func (r Rack) Replace(ctx context.Context, to operation.Replacement) (string, er
 	if to.ProviderID == "" {
 		return "", operation.Permanent(errors.New("the Machine has no spec.host.external.providerID, which is the bay of the host"))
 	}
-	return r.API.Install(ctx, to.Key, to.ProviderID, to.Pair.Image, to.UserData)
+	job, known, err := r.API.Install(ctx, to.Key, to.ProviderID, to.Pair.Image, to.Fence, to.UserData)
+	if err == nil && known > to.Fence {
+		err = &operation.FenceError{Fence: to.Fence, Known: known}
+	}
+	return job, err
 }
 
 // Lookup implements operation.Provider.
@@ -93,20 +99,27 @@ func TestExampleIsShown(t *testing.T) {
 // fakeRack is a rack's controller in memory.
 type fakeRack struct {
 	sync.Mutex
-	jobs map[string]string // by key
-	bays map[string]int    // how often each was installed
+	jobs   map[string]string // by key
+	bays   map[string]int    // how often each was installed
+	fences map[string]int64  // the highest of each bay
 }
 
-func newFakeRack() *fakeRack { return &fakeRack{jobs: map[string]string{}, bays: map[string]int{}} }
+func newFakeRack() *fakeRack {
+	return &fakeRack{jobs: map[string]string{}, bays: map[string]int{}, fences: map[string]int64{}}
+}
 
-func (f *fakeRack) Install(_ context.Context, key, bay, _ string, _ []byte) (string, error) {
+func (f *fakeRack) Install(_ context.Context, key, bay, _ string, fence int64, _ []byte) (string, int64, error) {
 	f.Lock()
 	defer f.Unlock()
+	if known := f.fences[bay]; known > fence {
+		return "", known, nil
+	}
+	f.fences[bay] = fence
 	if f.jobs[key] == "" {
 		f.jobs[key] = "job of " + key
 		f.bays[bay]++
 	}
-	return f.jobs[key], nil
+	return f.jobs[key], fence, nil
 }
 
 func (f *fakeRack) Find(_ context.Context, key string) (string, error) {

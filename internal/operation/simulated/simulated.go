@@ -3,6 +3,7 @@
 package simulated
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -30,13 +31,15 @@ type Options struct {
 	LoseAnswer bool
 	// ForgetKeys makes a repeated key act again.
 	ForgetKeys bool
+	// BrokenImage is an image whose installation fails, after the host was wiped.
+	BrokenImage string
 	// Dir keeps the state in files of this folder, instead of a ConfigMap.
 	Dir string
 }
 
 // ParseOptions reads options as a command line has them: a comma-separated list
-// of delay=DURATION, duration=DURATION, fail=N, lose-answer, forget-keys and
-// dir=FOLDER.
+// of delay=DURATION, duration=DURATION, fail=N, lose-answer, forget-keys,
+// broken=IMAGE and dir=FOLDER.
 func ParseOptions(text string) (Options, error) {
 	var o Options
 	for part := range strings.SplitSeq(text, ",") {
@@ -54,10 +57,12 @@ func ParseOptions(text string) (Options, error) {
 			o.LoseAnswer = true
 		case "forget-keys":
 			o.ForgetKeys = true
+		case "broken":
+			o.BrokenImage = value
 		case "dir":
 			o.Dir = value
 		default:
-			return o, fmt.Errorf("unknown option %q: legal are delay, duration, fail, lose-answer, forget-keys, dir", name)
+			return o, fmt.Errorf("unknown option %q: legal are delay, duration, fail, lose-answer, forget-keys, broken, dir", name)
 		}
 		if err != nil {
 			return o, fmt.Errorf("%s: %w", name, err)
@@ -71,6 +76,10 @@ type Record struct {
 	Machine string `json:"machine"`
 	Image   string `json:"image"`
 	Format  string `json:"format"`
+	// Host is what the provider knows the host by, and Fence that of the call
+	// that acted.
+	Host  string `json:"host,omitempty"`
+	Fence int64  `json:"fence,omitempty"`
 	// ReplaceCalls counts the calls that were entered, DestructiveCalls those
 	// that acted.
 	ReplaceCalls     int `json:"replaceCalls"`
@@ -80,11 +89,13 @@ type Record struct {
 }
 
 // Store keeps records outside the process. Update calls change with the record
-// of a key, empty where there is none, and stores what it leaves, atomically:
-// change may be called again. Get returns nil where there is none.
+// of a key and with that of the highest fence of a host, each empty where there
+// is none, and stores what it leaves of the first, atomically: change may be
+// called again. Nothing is stored where change returns an error. Get returns nil
+// where there is no record.
 type Store interface {
 	Get(ctx context.Context, id string) (*Record, error)
-	Update(ctx context.Context, id string, change func(*Record)) error
+	Update(ctx context.Context, id, host string, change func(record *Record, latest Record) error) error
 }
 
 // Provider implements operation.Provider.
@@ -93,13 +104,15 @@ type Provider struct {
 	Store Store
 }
 
-// Replace counts the entry, waits, and then acts unless the key has acted.
+// Replace counts the entry, waits, and then acts unless the key has acted or the
+// host has seen a higher fence.
 func (p *Provider) Replace(ctx context.Context, r operation.Replacement) (string, error) {
-	id := ID(r.Key)
+	id, host := ID(r.Key), cmp.Or(r.ProviderID, "machine "+r.Machine)
 	entries, acted := 0, false
-	err := p.Store.Update(ctx, id, func(record *Record) {
+	err := p.Store.Update(ctx, id, host, func(record *Record, _ Record) error {
 		record.ReplaceCalls++
 		entries, acted = record.ReplaceCalls, record.DestructiveCalls > 0
+		return nil
 	})
 	if err != nil {
 		return "", err
@@ -115,13 +128,21 @@ func (p *Provider) Replace(ctx context.Context, r operation.Replacement) (string
 		return "", ctx.Err()
 	case <-time.After(p.Delay):
 	}
-	err = p.Store.Update(ctx, id, func(record *Record) {
-		if record.DestructiveCalls > 0 && !p.ForgetKeys {
-			return
+	err = p.Store.Update(ctx, id, host, func(record *Record, latest Record) error {
+		again := record.DestructiveCalls > 0
+		switch {
+		case again && !p.ForgetKeys:
+			return nil
+		case r.Fence < latest.Fence, r.Fence == latest.Fence && !again && latest.DestructiveCalls > 0:
+			return &operation.FenceError{Fence: r.Fence, Known: latest.Fence}
+		case !again && time.Now().Before(latest.DoneAt):
+			return errors.New("the host is being replaced for another operation")
 		}
 		record.DestructiveCalls++
+		record.Host, record.Fence = host, r.Fence
 		record.Machine, record.Image, record.Format = r.Machine, r.Pair.Image, string(r.Pair.Format)
 		record.DoneAt = time.Now().Add(p.Duration)
+		return nil
 	})
 	if err != nil {
 		return "", err
@@ -151,6 +172,8 @@ func (p *Provider) Poll(ctx context.Context, id string) (operation.Progress, err
 		return operation.Progress{}, operation.Permanent(fmt.Errorf("no replacement %q is known", id))
 	case time.Now().Before(record.DoneAt):
 		return operation.Progress{State: operation.Running}, nil
+	case p.BrokenImage != "" && record.Image == p.BrokenImage:
+		return operation.Progress{State: operation.Failed, Message: "the image does not boot"}, nil
 	}
 	return operation.Progress{State: operation.Succeeded}, nil
 }

@@ -50,7 +50,7 @@ func (s ConfigMapStore) Get(ctx context.Context, id string) (*Record, error) {
 }
 
 // Update implements Store.
-func (s ConfigMapStore) Update(ctx context.Context, id string, change func(*Record)) error {
+func (s ConfigMapStore) Update(ctx context.Context, id, host string, change func(record *Record, latest Record) error) error {
 	return retry.RetryOnConflict(patience, func() error {
 		configMap, err := s.ConfigMaps.Get(ctx, ConfigMap, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
@@ -63,7 +63,19 @@ func (s ConfigMapStore) Update(ctx context.Context, id string, change func(*Reco
 				return err
 			}
 		}
-		change(record)
+		latest := Record{}
+		for _, text := range configMap.Data {
+			other, err := decode([]byte(text))
+			if err != nil {
+				return err
+			}
+			if other.Host == host && other.Fence > latest.Fence {
+				latest = *other
+			}
+		}
+		if err := change(record, latest); err != nil {
+			return err
+		}
 		text, err := json.Marshal(record)
 		if err != nil {
 			return err
@@ -106,8 +118,9 @@ func (s *DirStore) Get(_ context.Context, id string) (*Record, error) {
 	return decode(text)
 }
 
-// Update implements Store.
-func (s *DirStore) Update(ctx context.Context, id string, change func(*Record)) error {
+// Update implements Store. What is known of the host is written first: a crash
+// between the two refuses more calls, never fewer.
+func (s *DirStore) Update(ctx context.Context, id, host string, change func(record *Record, latest Record) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	record, err := s.Get(ctx, id)
@@ -117,7 +130,26 @@ func (s *DirStore) Update(ctx context.Context, id string, change func(*Record)) 
 	if record == nil {
 		record = &Record{}
 	}
-	change(record)
+	latestID := ID(host) + ".host"
+	latest, err := s.Get(ctx, latestID)
+	if err != nil {
+		return err
+	}
+	if latest == nil {
+		latest = &Record{}
+	}
+	if err := change(record, *latest); err != nil {
+		return err
+	}
+	if record.Host == host && record.Fence > latest.Fence {
+		if err := s.put(latestID, record); err != nil {
+			return err
+		}
+	}
+	return s.put(id, record)
+}
+
+func (s *DirStore) put(id string, record *Record) error {
 	text, err := json.Marshal(record)
 	if err != nil {
 		return err

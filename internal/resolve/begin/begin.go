@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -23,6 +24,12 @@ const (
 	MachineIsNewer   resolve.Reason = "MachineIsNewer"
 	RestoredCopy     resolve.Reason = "RestoredCopy"
 	DuplicateTarget  resolve.Reason = "DuplicateTarget"
+	TargetMismatch   resolve.Reason = "TargetMismatch"
+	MixedProviders   resolve.Reason = "MixedProviders"
+	TooManyTargets   resolve.Reason = "TooManyTargets"
+	SchemaTooOld     resolve.Reason = "SchemaTooOld"
+	UserDataTooLarge resolve.Reason = "UserDataTooLarge"
+	ProviderFailed   resolve.Reason = "ProviderFailed"
 )
 
 // StartedAnnotation holds the UID of the operation that was begun. Backups and
@@ -49,9 +56,9 @@ func CopyFault(op *v1alpha3.MachineOperation) (resolve.Reason, string) {
 // longer ago than that may not be meant any more.
 const mostWait = time.Hour
 
-// SelectionFault says what makes an operation, or its way of choosing Machines,
-// unfit to begin at a time; both are empty where it is fit. MachinesFault says
-// it of what was chosen.
+// SelectionFault says what makes an operation, its way of choosing Machines, or
+// its parameters unfit to begin at a time; both are empty where it is fit.
+// MachinesFault says it of what was chosen.
 func SelectionFault(op *v1alpha3.MachineOperation, now time.Time) (resolve.Reason, string) {
 	selector := op.Spec.MachineSelector
 	switch {
@@ -65,6 +72,9 @@ func SelectionFault(op *v1alpha3.MachineOperation, now time.Time) (resolve.Reaso
 		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
 			return InvalidSelection, "spec.machineSelector is not a label selector: " + err.Error()
 		}
+	}
+	if _, fault := ReadParameters(op.Spec.Parameters); fault != "" {
+		return InvalidParameters, fault + "; create a new operation with a correct value"
 	}
 	return "", ""
 }
@@ -91,6 +101,20 @@ func DuplicateFault(seen map[string]bool, target v1alpha3.OperationTarget) (reso
 	seen[target.MachineRef] = true
 	if again && !target.Phase.Finished() {
 		return DuplicateTarget, "the Machine is a target already; older CRDs let it be listed twice"
+	}
+	return "", ""
+}
+
+// TargetFault says why a target cannot be one that the operation was begun with,
+// whatever else its status says: the operation is for another Machine, or its
+// targets were frozen with pins and this one has none. Both are empty for a
+// target that can.
+func TargetFault(op *v1alpha3.MachineOperation, target v1alpha3.OperationTarget) (resolve.Reason, string) {
+	if op.Spec.MachineRef != "" && op.Spec.MachineRef != target.MachineRef {
+		return TargetMismatch, fmt.Sprintf("spec.machineRef names Machine %q, so that this one cannot be a target; it was added by another client", resolve.Excerpt(op.Spec.MachineRef))
+	}
+	if _, pinned := PinnedHost(target); !pinned && meta.IsStatusConditionTrue(op.Status.Conditions, v1alpha3.ConditionFrozen) {
+		return TargetMismatch, "the targets of this operation were frozen with a Machine UID and a provider, and this one lacks them; it was added or changed by another client"
 	}
 	return "", ""
 }
