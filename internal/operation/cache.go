@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// operationsPerPage is small because one MachineOperation can be a megabyte
-	// as JSON and several times that once decoded.
-	operationsPerPage = 20
+	// operationsPerPage is small because one MachineOperation can be 1.5 MB, which
+	// is what etcd accepts, and takes ten times that while it is decoded.
+	operationsPerPage = 5
 	objectsPerPage    = 500
 	// maxLists is how often a list is started before its error is returned.
 	maxLists = 3

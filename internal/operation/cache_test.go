@@ -129,6 +129,7 @@ func operations(n int) []*unstructured.Unstructured {
 }
 
 func TestPaged(t *testing.T) {
+	const size = 20
 	expired := apierrors.NewResourceExpired("the continue token is too old")
 	for name, test := range map[string]struct {
 		objects int
@@ -146,12 +147,12 @@ func TestPaged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			from := &pages{objects: operations(test.objects), refuse: test.refuse}
-			lw := toolscache.ToListerWatcherWithContext(paged(from, operationsPerPage, strip))
+			lw := toolscache.ToListerWatcherWithContext(paged(from, size, strip))
 			list, err := lw.ListWithContext(t.Context(), metav1.ListOptions{ResourceVersion: "5", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, LabelSelector: "l=v"})
 			require.Equal(t, test.err, err)
 			var tokens []string
 			for _, request := range from.requests {
-				require.Equal(t, metav1.ListOptions{Limit: operationsPerPage, Continue: request.Continue, LabelSelector: "l=v"}, request)
+				require.Equal(t, metav1.ListOptions{Limit: size, Continue: request.Continue, LabelSelector: "l=v"}, request)
 				tokens = append(tokens, request.Continue)
 			}
 			require.Equal(t, test.want, tokens)
@@ -204,7 +205,7 @@ func TestPagedHoldsOnePage(t *testing.T) {
 // What the manager is given lists operations in small pages and others in larger
 // ones, and stores no more than is kept.
 func TestCacheOptions(t *testing.T) {
-	for kind, size := range map[string]int64{"MachineOperation": 20, "MachineConfiguration": 500} {
+	for kind, size := range map[string]int64{"MachineOperation": operationsPerPage, "MachineConfiguration": objectsPerPage} {
 		from := &pages{objects: operations(45), watch: func() (watch.Interface, error) { return watch.NewFake(), nil }}
 		example := &unstructured.Unstructured{}
 		example.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind(kind))

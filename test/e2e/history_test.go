@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,9 +26,10 @@ const memoryLimit = 512
 func TestHistory(t *testing.T) {
 	needsLocal(t)
 	const targets = 700
-	stages, machines, rounds, factor := []int{40}, 100, 1, 20.0
-	if os.Getenv("HOSTFORMAT_PROOF") != "" {
-		stages, machines, rounds, factor = []int{20, 200, 2_000}, targets, 5, 2.0
+	stages, machines, rounds := []int{40}, 100, 1
+	proof := os.Getenv("HOSTFORMAT_PROOF") != ""
+	if proof {
+		stages, machines, rounds = []int{20, 200, 2_000}, targets, 5
 	}
 	// The history has a cluster of its own: no other test is slowed down, and
 	// the cluster of all tests is the one without a history.
@@ -53,7 +55,9 @@ func TestHistory(t *testing.T) {
 				fmt.Printf("history: %d operations of %d targets, %s: at most %d MiB (%d without), %d Machines frozen in %v (%v without)\n",
 					operations, targets, mode, peak, peakWithout, machines, with.took, without.took)
 				require.Less(t, peak, int64(memoryLimit), "MiB")
-				require.Less(t, slices.Min(with.took).Seconds(), factor*slices.Min(without.took).Seconds())
+				if proof { // one round each, while the controllers start, proves nothing
+					require.LessOrEqual(t, slices.Min(with.took).Seconds(), 2*slices.Min(without.took).Seconds())
+				}
 			})
 		}
 	}
@@ -64,6 +68,7 @@ func TestHistory(t *testing.T) {
 func storeHistory(t *testing.T, c client, from, to, targets int) {
 	t.Helper()
 	start := time.Now()
+	var size atomic.Int64
 	concurrently(t, to-from, func(i int) error {
 		name := fmt.Sprintf("history-%05d", from+i)
 		op := object(t, "machineoperations", name, "spec: {operationKind: HostReplace, machineSelector: {matchLabels: {history: "+name+"}}}")
@@ -71,10 +76,13 @@ func storeHistory(t *testing.T, c client, from, to, targets int) {
 			return err
 		}
 		status := encode(t, map[string]any{"status": finishedStatus(targets)})
-		_, err := c.of("machineoperations").Patch(t.Context(), name, types.MergePatchType, status, metav1.PatchOptions{}, "status")
+		op, err := c.of("machineoperations").Patch(t.Context(), name, types.MergePatchType, status, metav1.PatchOptions{}, "status")
+		if err == nil {
+			size.Store(int64(len(encode(t, op))))
+		}
 		return err
 	})
-	fmt.Printf("history: %d operations stored in %s\n", to-from, time.Since(start).Round(time.Second))
+	fmt.Printf("history: %d operations of %d kB stored in %s\n", to-from, size.Load()/1000, time.Since(start).Round(time.Second))
 }
 
 // finishedStatus is what the controllers leave of an operation that has replaced
