@@ -55,6 +55,9 @@ func (c *Cluster) keepControlPlane() error {
 
 func (c *Cluster) pidFile(name string) string { return filepath.Join(c.dir, name+".pid") }
 
+// EtcdURL is where etcd answers, without TLS.
+func (c *Cluster) EtcdURL() string { return c.env.ControlPlane.Etcd.URL.String() }
+
 // StopProgram ends a program of the control plane gracefully.
 func (c *Cluster) StopProgram(name string) error {
 	if name == Etcd {
