@@ -89,7 +89,7 @@ func (o *explainOptions) machinesOf(ctx context.Context, targets []v1alpha3.Oper
 	machines := map[string][]byte{}
 	if len(targets) < manyTargets {
 		for _, target := range targets {
-			if !begin.NamesMachine(target.MachineRef) {
+			if !begin.NamesObject(target.MachineRef) {
 				continue
 			}
 			raw, err := o.cluster.get(ctx, "machines", target.MachineRef)

@@ -2,11 +2,10 @@ package operation
 
 import (
 	"context"
-	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
@@ -18,6 +17,7 @@ import (
 type call struct {
 	index    int            // of the target
 	was      map[string]any // the target before the attempt was recorded
+	first    bool           // no attempt was made before
 	userData []byte
 }
 
@@ -30,9 +30,10 @@ func (r *Reconciler) advance(ctx context.Context, op *record) (reconcile.Result,
 		return reconcile.Result{}, err
 	}
 	if len(calls) > 0 {
-		wake = sooner(wake, r.makeCalls(ctx, op, calls))
+		made, after := r.makeCalls(ctx, op, calls)
+		wake = sooner(wake, after)
 		if err := r.save(ctx, op); err != nil {
-			return reconcile.Result{}, r.mourn(ctx, op, calls, err)
+			return reconcile.Result{}, r.mourn(ctx, op, made, err)
 		}
 	}
 	r.announce(op)
@@ -78,8 +79,8 @@ func (r *Reconciler) step(ctx context.Context, op *record) (calls []call, wake t
 	for _, i := range due {
 		begun := op.Status.Targets[i].Begun()
 		switch {
-		case unreadable != "" || parameters.Pause: // an edit of the spec brings us back
-		case halt.found():
+		case !begun && (unreadable != "" || parameters.Pause): // an edit of the spec brings us back
+		case !begun && halt.found():
 			r.fail(op, i, halt)
 		case begun || room > 0:
 			c := r.prepare(op, i)
@@ -132,7 +133,7 @@ func (r *Reconciler) prepare(op *record, index int) *call {
 		fields["startedAt"] = now
 	}
 	op.setTarget(index, fields)
-	return &call{index, was, userData}
+	return &call{index, was, !target.Begun(), userData}
 }
 
 // pairOf returns the pair of a target as it was frozen. A legacy snapshot has no
@@ -184,10 +185,25 @@ func (r *Reconciler) fail(op *record, index int, f fault) {
 }
 
 // save writes what has changed. Where a target fails with that write, and no
-// attempt of it was made, the claim on its host is given back first: the name of
-// the operation may then be used for that host again.
+// attempt of it was made, the claim on its host is given back: the name of the
+// operation may then be used for that host again. The write comes first: it is
+// refused where another process has made an attempt meanwhile.
 func (r *Reconciler) save(ctx context.Context, op *record) error {
-	for _, index := range op.failed {
+	failed := op.failed
+	r.settle(op)
+	if err := op.write(ctx, r.Writer); err != nil {
+		return err
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	kept := map[string]bool{} // by another target for the same host
+	for _, target := range op.Status.Targets {
+		if host, pinned := begin.PinnedHost(target); pinned && (target.Begun() || !target.Phase.Finished()) {
+			kept[host.ClaimName()] = true
+		}
+	}
+	for _, index := range failed {
 		target := op.Status.Targets[index]
 		if target.Begun() {
 			continue
@@ -195,18 +211,20 @@ func (r *Reconciler) save(ctx context.Context, op *record) error {
 		host, pinned := begin.PinnedHost(target)
 		if !pinned { // a legacy snapshot was claimed for the Machine as it is
 			machine, err := r.readMachine(ctx, target.MachineRef)
-			if apierrors.IsNotFound(err) {
-				continue
-			}
 			if err != nil {
-				return err
+				logf.FromContext(ctx).V(1).Info("the claim on the host of a Machine that cannot be read is not given back", "machine", target.MachineRef)
+				continue
 			}
 			host = begin.HostOf(machine)
 		}
-		if err := r.giveBack(ctx, op, host); err != nil {
-			return fmt.Errorf("giving back the claim on the host of Machine %q: %w", target.MachineRef, err)
+		if kept[host.ClaimName()] {
+			continue
+		}
+		if _, err := r.giveBack(ctx, op, host); err != nil {
+			// The operation cannot use it any more: it is free for others, and
+			// only the name counts as used.
+			logf.FromContext(ctx).Error(err, "the claim on the host could not be given back", "machine", target.MachineRef)
 		}
 	}
-	r.settle(op)
-	return op.write(ctx, r.Writer)
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
@@ -16,20 +17,24 @@ import (
 )
 
 // makeCalls calls the provider for each attempt that was recorded, and notes
-// the answers. It returns when to look again, 0 for not at all.
-func (r *Reconciler) makeCalls(ctx context.Context, op *record, calls []call) time.Duration {
-	wake := time.Duration(0)
+// the answers. It returns the calls that were made, and when to look again, 0 for
+// not at all.
+func (r *Reconciler) makeCalls(ctx context.Context, op *record, calls []call) (made []call, wake time.Duration) {
 	for _, c := range calls {
-		wake = sooner(wake, r.makeCall(ctx, op, c))
+		called, after := r.makeCall(ctx, op, c)
+		wake = sooner(wake, after)
+		if called {
+			made = append(made, c)
+		}
 	}
-	return wake
+	return made, wake
 }
 
 // makeCall makes one attempt. What it depends on is read live just before it,
 // within the time that the call has: the calls before it may have taken long.
 // Where the call is not made, the attempt is taken back from the record, unless
 // a read has failed: then it is looked up and tried again later.
-func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) time.Duration {
+func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) (made bool, wake time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, r.CallTimeout)
 	defer cancel()
 	target := op.Status.Targets[c.index]
@@ -40,14 +45,14 @@ func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) time.Dura
 	if err != nil {
 		log.Error(err, "the provider was not called")
 		r.say(op, c.index, fmt.Sprintf("attempt %d was not made and is tried again: what it depends on cannot be read", target.Attempts))
-		return retry
+		return false, retry
 	}
 	if !may.call {
 		op.resetTarget(c.index, c.was)
 		if may.fault.found() {
 			r.fail(op, c.index, may.fault)
 		}
-		return 0
+		return false, 0
 	}
 	provider, replacement := r.Providers[may.host.Provider], may.replacement
 	log.Info("calling the provider", "provider", may.host.Provider, "image", replacement.Pair.Image, "format", replacement.Pair.Format, "fence", replacement.Fence)
@@ -57,24 +62,24 @@ func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) time.Dura
 		f, raiseErr := r.raiseClaim(ctx, op, may.host, stale.Known)
 		if f.found() {
 			r.fail(op, c.index, f)
-			return 0
+			return true, 0
 		}
-		err = errors.Join(err, raiseErr)
+		err = errors.Join(errors.New(stale.Error()), raiseErr) // tried again, even if the provider says that it is permanent
 	}
 	switch {
 	case err == nil:
 		providerCalls.WithLabelValues(may.host.Provider, "accepted").Inc()
 		r.accept(op, c.index, may.host.Provider, id)
-		return r.PollInterval
+		return true, r.PollInterval
 	case isPermanent(err):
 		providerCalls.WithLabelValues(may.host.Provider, "failed").Inc()
 		r.fail(op, c.index, fault{begin.ProviderFailed, err.Error()})
-		return 0
+		return true, 0
 	default:
 		providerCalls.WithLabelValues(may.host.Provider, "unanswered").Inc()
 		log.Error(err, "the provider did not accept")
 		r.say(op, c.index, fmt.Sprintf("attempt %d was not accepted and is tried again: %v", target.Attempts, err))
-		return retry
+		return true, retry
 	}
 }
 
@@ -91,20 +96,25 @@ type permission struct {
 // been claimed by another operation. A legacy snapshot is resolved here.
 func (r *Reconciler) mayCall(ctx context.Context, op *record, c call) (permission, error) {
 	target := op.Status.Targets[c.index]
-	current, err := r.read(ctx, op.Name)
+	current, err := r.refresh(ctx, op)
 	if apierrors.IsNotFound(err) {
 		return permission{}, nil
 	}
 	if err != nil {
 		return permission{}, err
 	}
-	parameters, unreadable := begin.ReadParameters(current.Spec.Parameters)
-	if current.UID != op.UID || current.DeletionTimestamp != nil || current.Status.Phase.Finished() || unreadable != "" || parameters.Pause {
+	if current.UID != op.UID || current.DeletionTimestamp != nil || current.Status.Phase.Finished() {
 		return permission{}, nil
 	}
-	// A target that was called just before this one may have failed.
-	if f := faultOf(begin.HaltFault(op.Status.Targets, parameters)); f.found() {
-		return permission{fault: f}, nil
+	if c.first {
+		parameters, unreadable := begin.ReadParameters(current.Spec.Parameters)
+		if unreadable != "" || parameters.Pause {
+			return permission{}, nil
+		}
+		// A target that was called just before this one may have failed.
+		if f := faultOf(begin.HaltFault(op.Status.Targets, parameters)); f.found() {
+			return permission{fault: f}, nil
+		}
 	}
 
 	machine, err := r.readMachine(ctx, target.MachineRef)
@@ -140,7 +150,7 @@ func (r *Reconciler) mayCall(ctx context.Context, op *record, c call) (permissio
 			return permission{fault: f}, nil
 		}
 	}
-	fence, f, err := r.holdClaim(ctx, op, host)
+	fence, f, err := r.fenceOf(ctx, op, host)
 	if err != nil || f.found() {
 		return permission{fault: f}, err
 	}
@@ -148,4 +158,18 @@ func (r *Reconciler) mayCall(ctx context.Context, op *record, c call) (permissio
 		Key: keyFor(op.UID, machine.Name), Machine: machine.Name, ProviderID: host.ProviderID,
 		Pair: pair, Fence: fence, UserData: c.userData,
 	}}, nil
+}
+
+// refresh returns an operation as it is stored now. Its targets may take a
+// megabyte: they are read again only if somebody has written meanwhile.
+func (r *Reconciler) refresh(ctx context.Context, op *record) (*record, error) {
+	current := &metav1.PartialObjectMetadata{}
+	current.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineOperation"))
+	if err := r.Live.Get(ctx, types.NamespacedName{Name: op.Name}, current); err != nil {
+		return nil, err
+	}
+	if current.UID == op.UID && current.ResourceVersion == op.ResourceVersion {
+		return op, nil
+	}
+	return r.read(ctx, op.Name)
 }

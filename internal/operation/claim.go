@@ -68,27 +68,15 @@ func (r *Reconciler) takeClaim(ctx context.Context, op *record, host begin.Host)
 	return fault{}, r.writeClaim(ctx, lease, host, claim.TakenBy(self))
 }
 
-// holdClaim returns the fence of an operation that is about to call a provider.
-// It takes a claim that nobody has: it was removed by hand, or the operation is
-// from before there were claims. A claim that another operation has, or has had
-// since, is lost.
-func (r *Reconciler) holdClaim(ctx context.Context, op *record, host begin.Host) (fence int64, f fault, err error) {
-	lease, claim, err := r.readClaim(ctx, host)
-	if err != nil {
-		return 0, fault{}, err
+// fenceOf returns the fence of an operation that is about to call a provider. A
+// claim that is no longer the operation's own is lost, even one that nobody has:
+// somebody may have removed it since the host is not to be replaced.
+func (r *Reconciler) fenceOf(ctx context.Context, op *record, host begin.Host) (fence int64, f fault, err error) {
+	_, claim, err := r.readClaim(ctx, host)
+	if err == nil && claim.Holder != begin.HolderOf(op.MachineOperation) {
+		f = faultOf(claim.LostFault(host))
 	}
-	self := begin.HolderOf(op.MachineOperation)
-	if claim.Holder == (begin.Holder{}) {
-		if f := faultOf(claim.NameFault(self, host.Machine)); f.found() {
-			return 0, f, nil
-		}
-		claim = claim.TakenBy(self)
-		err = r.writeClaim(ctx, lease, host, claim)
-	}
-	if claim.Holder != self {
-		return 0, faultOf(claim.LostFault(host)), nil
-	}
-	return int64(claim.Fence), fault{}, err
+	return int64(claim.Fence), f, err
 }
 
 // raiseClaim raises the fence of a claim above one that the provider knows, if a
@@ -112,15 +100,16 @@ func (r *Reconciler) raiseClaim(ctx context.Context, op *record, host begin.Host
 	return fault{}, err
 }
 
-// giveBack clears the holder of a claim that an operation has not used. The fence
-// stays, and the operation is in no history.
-func (r *Reconciler) giveBack(ctx context.Context, op *record, host begin.Host) error {
+// giveBack clears the holder of a claim that an operation has not used, once the
+// operation can no longer use it: that it has failed is stored. The fence stays,
+// and the operation is in no history. It returns whether it had the claim.
+func (r *Reconciler) giveBack(ctx context.Context, op *record, host begin.Host) (had bool, err error) {
 	lease, claim, err := r.readClaim(ctx, host)
 	if err != nil || claim.Holder != begin.HolderOf(op.MachineOperation) {
-		return err
+		return false, err
 	}
 	claim.Holder = begin.Holder{}
-	return r.writeClaim(ctx, lease, host, claim)
+	return true, r.writeClaim(ctx, lease, host, claim)
 }
 
 // writeClaim stores a claim over the Lease that was read; nil creates it. Whoever
@@ -155,9 +144,13 @@ func (r *Reconciler) writeClaim(ctx context.Context, lease *coordinationv1.Lease
 }
 
 // active reports whether the holder of a claim still counts: it exists, is not
-// being deleted, and has not finished. That it has finished may come from the
-// cache, since a final phase is never turned back; anything else is read live.
+// being deleted, has not finished, and may still start if it has not. That it has
+// finished may come from the cache, since a final phase is never turned back;
+// anything else is read live.
 func (r *Reconciler) active(ctx context.Context, holder begin.Holder) (bool, error) {
+	if !begin.NamesObject(holder.Name) {
+		return false, nil
+	}
 	cached := &unstructured.Unstructured{}
 	cached.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineOperation"))
 	err := r.Cache.Get(ctx, types.NamespacedName{Name: holder.Name}, cached)
@@ -171,7 +164,7 @@ func (r *Reconciler) active(ctx context.Context, holder begin.Holder) (bool, err
 	if err != nil {
 		return true, err
 	}
-	return current.UID == holder.UID && current.DeletionTimestamp == nil && !current.Status.Phase.Finished(), nil
+	return current.UID == holder.UID && begin.Active(current.MachineOperation, r.Clock.Now()), nil
 }
 
 func phaseOf(raw *unstructured.Unstructured) v1alpha3.OperationPhase {

@@ -28,7 +28,7 @@ const targetHeadroom = 512 + maxMessage
 // pins it. Targets are bounded, so that their status always fits the object.
 func freeze(all []resolved) ([]any, error) {
 	if len(all) > v1alpha3.MaxTargets {
-		return nil, fmt.Errorf("%d Machines match, and an operation holds at most %d; select fewer with a narrower machineSelector", len(all), v1alpha3.MaxTargets)
+		return nil, fmt.Errorf("more than %d Machines match, which is as many as an operation holds; select fewer with a narrower machineSelector", v1alpha3.MaxTargets)
 	}
 	targets := make([]any, 0, len(all))
 	size := 0

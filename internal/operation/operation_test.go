@@ -157,7 +157,7 @@ func many(n int, image string) []resolved {
 func TestFreezeIsBounded(t *testing.T) {
 	image := strings.Repeat("i", 200)
 	_, err := freeze(many(6001, "x"))
-	require.ErrorContains(t, err, "6001 Machines match, and an operation holds at most 6000; select fewer")
+	require.ErrorContains(t, err, "more than 6000 Machines match, which is as many as an operation holds; select fewer")
 	_, err = freeze(many(5000, image))
 	require.ErrorContains(t, err, "5000 Machines match, and their targets may take")
 	_, err = freeze(many(600, strings.Repeat("i", v1alpha3.MaxImageBytes)))

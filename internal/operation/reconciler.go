@@ -147,6 +147,7 @@ func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result
 		return reconcile.Result{}, nil
 	}
 	_, marked := op.Annotations[begin.StartedAnnotation]
+	_, claimed := op.Annotations[begin.ClaimedAnnotation]
 	copied := faultOf(begin.CopyFault(op.MachineOperation))
 	switch {
 	case op.Status.Phase.Finished():
@@ -157,7 +158,7 @@ func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result
 		return r.start(ctx, op)
 	case !r.canCall(op):
 		return reconcile.Result{}, nil // another process froze it, for a provider that it has
-	case !marked:
+	case !marked || !claimed:
 		return reconcile.Result{}, r.mark(ctx, op)
 	}
 	return r.advance(ctx, op)
@@ -176,22 +177,23 @@ func (r *Reconciler) read(ctx context.Context, name string) (*record, error) {
 // readMachine reads a Machine live. What cannot be the name of one is not found,
 // rather than asked for again and again.
 func (r *Reconciler) readMachine(ctx context.Context, name string) (*v1alpha3.Machine, error) {
-	if !begin.NamesMachine(name) {
+	if !begin.NamesObject(name) {
 		return nil, apierrors.NewNotFound(v1alpha3.GroupVersion.WithResource("machines").GroupResource(), name)
 	}
 	machine := &v1alpha3.Machine{}
 	return machine, r.Live.Get(ctx, types.NamespacedName{Name: name}, machine)
 }
 
-// mark sets the annotation without which nothing is called. An operation that
+// mark sets the annotations without which nothing is called. An operation that
 // was frozen before there were claims, or that has legacy snapshots, claims its
 // hosts first; one with legacy snapshots is ours only if all its Machines have a
 // provider that is registered.
 func (r *Reconciler) mark(ctx context.Context, op *record) error {
-	hosts, leave, err := r.unclaimed(ctx, op)
+	hosts, leave, err := r.openHosts(ctx, op)
 	if err != nil || leave {
 		return err
 	}
+	var taken []begin.Host
 	for _, host := range hosts {
 		f, err := r.hostSharedWith(ctx, host)
 		if err == nil && !f.found() {
@@ -200,35 +202,46 @@ func (r *Reconciler) mark(ctx context.Context, op *record) error {
 		if err != nil {
 			return err
 		}
+		if !f.found() {
+			taken = append(taken, host)
+			continue
+		}
 		// What was called already is followed up; a target that has no claim
 		// fails before its call.
-		if f.found() && !slices.ContainsFunc(op.Status.Targets, v1alpha3.OperationTarget.Begun) {
-			for _, host := range hosts {
-				if err := r.giveBack(ctx, op, host); err != nil {
-					return err
-				}
-			}
-			return r.refuse(ctx, op, f)
+		if slices.ContainsFunc(op.Status.Targets, v1alpha3.OperationTarget.Begun) {
+			continue
 		}
+		if err := r.refuse(ctx, op, f); err != nil {
+			return err
+		}
+		for _, host := range taken {
+			if _, err := r.giveBack(ctx, op, host); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, op.ResourceVersion, begin.StartedAnnotation, op.UID)
+	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q,%q:"true"}}}`, op.ResourceVersion, begin.StartedAnnotation, op.UID, begin.ClaimedAnnotation)
 	return r.Writer.Patch(ctx, op.was.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// unclaimed returns the hosts that an operation has yet to claim before it is
-// marked. Those that we freeze are claimed before: claims are taken in the order
-// of the targets, so that the last one tells for all. leave means that the
-// operation is not ours.
-func (r *Reconciler) unclaimed(ctx context.Context, op *record) (hosts []begin.Host, leave bool, err error) {
+// openHosts returns the hosts of the targets that may still be called, unless
+// they are known to be claimed: those of an operation that this version has
+// frozen are, and since claims are taken in the order of the targets, the last
+// one tells for all. leave means that the operation is not ours.
+func (r *Reconciler) openHosts(ctx context.Context, op *record) (hosts []begin.Host, leave bool, err error) {
 	for _, target := range op.Status.Targets {
 		host, pinned := begin.PinnedHost(target)
-		if target.Phase.Finished() || op.frozen() && !pinned {
+		if target.Phase.Finished() || target.Accepted() || op.frozen() && !pinned {
 			continue // an added target fails before its call
 		}
 		if !op.frozen() {
 			machine, err := r.readMachine(ctx, target.MachineRef)
+			if apierrors.IsNotFound(err) {
+				continue // its target fails for that
+			}
 			if err != nil {
-				return nil, true, client.IgnoreNotFound(err)
+				return nil, false, err
 			}
 			if !r.registered(machine) {
 				return nil, true, nil
@@ -237,11 +250,12 @@ func (r *Reconciler) unclaimed(ctx context.Context, op *record) (hosts []begin.H
 		}
 		hosts = append(hosts, host)
 	}
-	if len(hosts) == 0 || !op.frozen() {
-		return hosts, false, nil
+	if len(hosts) == 0 {
+		// Without a Machine nothing says whose the targets of others are.
+		return nil, !op.frozen(), nil
 	}
 	_, claim, err := r.readClaim(ctx, hosts[len(hosts)-1])
-	if err == nil && claim.Holder == begin.HolderOf(op.MachineOperation) {
+	if err == nil && op.frozen() && claim.Holder == begin.HolderOf(op.MachineOperation) {
 		return nil, false, nil
 	}
 	return hosts, false, err
@@ -283,6 +297,11 @@ func (r *Reconciler) setFailed(op *record, f fault) {
 	op.set(string(v1alpha3.OperationFailed), "phase")
 	op.set(bounded(f.message), "message")
 	op.set(timestamp(now), "completedAt")
+	for i, target := range op.Status.Targets {
+		if !target.Begun() && !target.Phase.Finished() {
+			r.fail(op, i, f)
+		}
+	}
 	if !op.has("targets") {
 		op.setCondition(v1alpha3.ConditionFrozen, metav1.ConditionFalse, string(f.reason), f.message, now)
 	}

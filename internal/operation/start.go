@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,8 +30,8 @@ type picked struct {
 	machines []v1alpha3.Machine
 	all      []resolved
 	targets  []any
-	// unmarked is a version that has to be marked as deployed first.
-	unmarked *v1alpha3.MachineConfigurationVersion
+	// unmarked are versions that have to be marked as deployed first.
+	unmarked []*v1alpha3.MachineConfigurationVersion
 	// undeliverable is set where a pair cannot be delivered. The pairs are
 	// recorded all the same, so that people see what was resolved.
 	undeliverable *resolved
@@ -51,28 +52,22 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	if p.undeliverable != nil {
 		return reconcile.Result{}, r.freezeFailed(ctx, op, p)
 	}
+	if len(p.unmarked) > 0 {
+		// In a reconcile of its own, after which the versions are read again:
+		// they may have been edited until now.
+		return reconcile.Result{RequeueAfter: 1}, r.markDeployed(ctx, p.unmarked)
+	}
 	if err := r.dryRun(ctx, op, p); err != nil {
 		return reconcile.Result{}, err
 	}
-	claimed := map[string]begin.Host{}
-	for i := range p.machines {
-		host := begin.HostOf(&p.machines[i])
-		f, err := r.takeClaim(ctx, op, host)
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-		if f.found() {
-			return reconcile.Result{}, r.refuseStart(ctx, op, p.machines[:i], f)
-		}
-		claimed[host.ClaimName()] = host
+	claimed, f, err := r.claimAll(ctx, op, p)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	if p.unmarked != nil {
-		// In a reconcile of its own, after which the version is read again: it
-		// may have been edited until now.
-		return reconcile.Result{RequeueAfter: 1}, r.markDeployed(ctx, p.unmarked)
+	if f.found() {
+		return reconcile.Result{}, r.refuseStart(ctx, op, claimed, f)
 	}
 
-	before := p
 	if p, err = r.pick(ctx, op); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -80,26 +75,50 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 		p.fault = fault{resolve.ProviderChanged, "a Machine was deleted or given to another provider while its host was being claimed; create a new operation"}
 	}
 	if p.fault.found() {
-		return reconcile.Result{}, r.refuseStart(ctx, op, before.machines, p.fault)
+		return reconcile.Result{}, r.refuseStart(ctx, op, claimed, p.fault)
+	}
+	held := map[string]bool{}
+	for i := range claimed {
+		held[begin.HostOf(&claimed[i]).ClaimName()] = true
 	}
 	for i := range p.machines {
-		if name := begin.HostOf(&p.machines[i]).ClaimName(); claimed[name] == (begin.Host{}) {
+		name := begin.HostOf(&p.machines[i]).ClaimName()
+		if !held[name] {
 			return reconcile.Result{RequeueAfter: 1}, nil // a Machine has come, or names another host: it is claimed first
 		}
-		delete(claimed, begin.HostOf(&p.machines[i]).ClaimName())
-	}
-	for _, host := range claimed { // of Machines that are no longer selected
-		if err := r.giveBack(ctx, op, host); err != nil {
-			return reconcile.Result{}, err
-		}
+		delete(held, name)
 	}
 	switch {
-	case p.unmarked != nil:
+	case len(p.unmarked) > 0:
 		return reconcile.Result{RequeueAfter: 1}, nil
 	case p.undeliverable != nil:
 		return reconcile.Result{}, r.freezeFailed(ctx, op, p)
 	}
-	return reconcile.Result{}, r.freeze(ctx, op, p)
+	if err := r.freeze(ctx, op, p); err != nil {
+		return reconcile.Result{}, err
+	}
+	// Of Machines that are no longer selected.
+	for i := range claimed {
+		if host := begin.HostOf(&claimed[i]); held[host.ClaimName()] {
+			if _, err := r.giveBack(ctx, op, host); err != nil {
+				return reconcile.Result{}, err
+			}
+		}
+	}
+	return reconcile.Result{}, nil
+}
+
+// claimAll claims the hosts of all Machines, in the order of their names: of two
+// operations that overlap, one gets all that they share. It returns the Machines
+// whose hosts are claimed, all of them unless there is a fault or an error.
+func (r *Reconciler) claimAll(ctx context.Context, op *record, p picked) (claimed []v1alpha3.Machine, f fault, err error) {
+	for i := range p.machines {
+		f, err := r.takeClaim(ctx, op, begin.HostOf(&p.machines[i]))
+		if err != nil || f.found() {
+			return p.machines[:i], f, err
+		}
+	}
+	return p.machines, fault{}, nil
 }
 
 // pick reads what an operation acts on, and checks all that can refuse it. It
@@ -233,35 +252,44 @@ func (r *Reconciler) hostSharedWith(ctx context.Context, host begin.Host) (fault
 	return fault{}, nil
 }
 
-// refuseStart fails an operation that has frozen nothing, once it has given back
-// the claims that it has on Machines.
+// refuseStart fails an operation that has frozen nothing, and then gives back the
+// claims that it has on Machines. The write comes first: it is refused where
+// another process has started the operation meanwhile, which then keeps them.
 func (r *Reconciler) refuseStart(ctx context.Context, op *record, machines []v1alpha3.Machine, f fault) error {
-	if err := r.giveAllBack(ctx, op, machines); err != nil {
+	if err := r.refuse(ctx, op, f); err != nil {
 		return err
 	}
-	return r.refuse(ctx, op, f)
+	return r.giveAllBack(ctx, op, machines)
 }
 
+// giveAllBack gives back the claims on Machines, which are taken in this order:
+// the first one that the operation does not have ends it.
 func (r *Reconciler) giveAllBack(ctx context.Context, op *record, machines []v1alpha3.Machine) error {
-	if len(machines) > v1alpha3.MaxTargets {
-		return nil // so many are never claimed
-	}
 	for i := range machines {
-		if err := r.giveBack(ctx, op, begin.HostOf(&machines[i])); err != nil {
+		if had, err := r.giveBack(ctx, op, begin.HostOf(&machines[i])); err != nil || !had {
 			return err
 		}
 	}
 	return nil
 }
 
-// dryRun writes the pairs without storing them: a CRD that lacks one of our
-// fields refuses the operation before anything is claimed.
+// dryRun writes, without storing it, every field that a status may get from now
+// on: a CRD that lacks one refuses the operation before anything is claimed.
 func (r *Reconciler) dryRun(ctx context.Context, op *record, p picked) error {
 	trial, err := newRecord(op.was)
 	if err != nil {
 		return err
 	}
 	r.setFrozen(trial, p)
+	now := timestamp(r.Clock.Now())
+	first := maps.Clone(p.targets[0].(map[string]any))
+	maps.Copy(first, map[string]any{
+		"attempts": int64(1), "lastAttemptAt": now, "startedAt": now, "completedAt": now,
+		"providerOperation": map[string]any{"provider": first["input"].(map[string]any)["provider"], "operationID": "dry-run"},
+	})
+	trial.set(append([]any{first}, p.targets[1:]...), "targets")
+	trial.set(now, "startedAt")
+	trial.set(now, "completedAt")
 	return trial.write(ctx, r.Writer, client.DryRunAll)
 }
 
@@ -294,9 +322,6 @@ func (r *Reconciler) freeze(ctx context.Context, op *record, p picked) error {
 // that it has failed, in one write. No claim is kept and nobody is called: one
 // pair that cannot be delivered spares all hosts.
 func (r *Reconciler) freezeFailed(ctx context.Context, op *record, p picked) error {
-	if err := r.giveAllBack(ctx, op, p.machines); err != nil {
-		return err
-	}
 	message := r.setFrozen(op, p)
 	name := p.undeliverable.machine.Name
 	reason := fault{resolve.IgnitionNotDeliverable, resolve.DeliveryFault(p.undeliverable.result.Pair) + "; the provider was not called"}
@@ -319,7 +344,7 @@ func (r *Reconciler) freezeFailed(ctx context.Context, op *record, p picked) err
 	}
 	r.announceFrozen(ctx, op, p, message)
 	r.announceRefused(ctx, op, reason)
-	return nil
+	return r.giveAllBack(ctx, op, p.machines)
 }
 
 func (r *Reconciler) announceFrozen(ctx context.Context, op *record, p picked, message string) {
@@ -356,7 +381,8 @@ func (r *Reconciler) machinesOf(ctx context.Context, op *record) ([]v1alpha3.Mac
 		for i := range list.Items {
 			machines = append(machines, *list.Items[i].DeepCopy())
 		}
-		if list.Continue == "" {
+		// More than an operation holds need not be read to be refused.
+		if list.Continue == "" || len(machines) > v1alpha3.MaxTargets {
 			break
 		}
 	}
@@ -365,9 +391,9 @@ func (r *Reconciler) machinesOf(ctx context.Context, op *record) ([]v1alpha3.Mac
 }
 
 // resolveAll resolves every Machine. A version that several Machines refer to
-// is read once. It returns a version, if any, that has to be marked as deployed
-// before a pair is frozen from it.
-func (r *Reconciler) resolveAll(ctx context.Context, machines []v1alpha3.Machine) (all []resolved, unmarked *v1alpha3.MachineConfigurationVersion, err error) {
+// is read once. It returns the versions that have to be marked as deployed before
+// a pair is frozen from them.
+func (r *Reconciler) resolveAll(ctx context.Context, machines []v1alpha3.Machine) (all []resolved, unmarked []*v1alpha3.MachineConfigurationVersion, err error) {
 	type pin struct {
 		name    string
 		pinned  bool
@@ -397,8 +423,8 @@ func (r *Reconciler) resolveAll(ctx context.Context, machines []v1alpha3.Machine
 		one := resolved{machine: machine, result: result}
 		if result.ImageSource == resolve.FromTemplate {
 			one.version = version.Name
-			if r.MarkDeployed && !version.Status.Deployed {
-				unmarked = version
+			if r.MarkDeployed && !version.Status.Deployed && !slices.Contains(unmarked, version) {
+				unmarked = append(unmarked, version)
 			}
 		}
 		all = append(all, one)
@@ -414,9 +440,14 @@ func named(machine *v1alpha3.Machine, err error) error {
 	return err
 }
 
-func (r *Reconciler) markDeployed(ctx context.Context, version *v1alpha3.MachineConfigurationVersion) error {
-	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"deployed":true}}`, version.ResourceVersion)
-	return r.Writer.Status().Patch(ctx, version.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)), strictly)
+func (r *Reconciler) markDeployed(ctx context.Context, versions []*v1alpha3.MachineConfigurationVersion) error {
+	for _, version := range versions {
+		patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"deployed":true}}`, version.ResourceVersion)
+		if err := r.Writer.Status().Patch(ctx, version.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)), strictly); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // refuseOldSchema fails an operation whose record the CRD would not keep.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -39,12 +41,14 @@ const (
 	serverError           // not forwarded, 500
 )
 
-// proxy stands between controllers and the API server, and sees every write.
+// proxy stands between controllers and the API server, and sees every request.
 type proxy struct {
 	kubeconfig string
 	mu         sync.Mutex
-	judge      func(*http.Request) fault
-	afterDrop  func() // called instead of answering
+	judge      func(*http.Request) fault // of a write
+	afterDrop  func()                    // called instead of answering
+	read       func(*http.Request)       // is told of each read
+	lag        time.Duration             // events of a watch are late by a random time up to this
 }
 
 func newProxy(t *testing.T, cluster *local.Cluster) *proxy {
@@ -56,12 +60,23 @@ func newProxy(t *testing.T, cluster *local.Cluster) *proxy {
 	reverse := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	reverse.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	p := &proxy{}
+	reverse.ModifyResponse = func(r *http.Response) error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.lag > 0 && r.Request.URL.Query().Get("watch") == "true" {
+			r.Body = newLateBody(r.Body, p.lag)
+		}
+		return nil
+	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		what := pass
 		p.mu.Lock()
 		judge, afterDrop := p.judge, p.afterDrop
 		if r.Method != http.MethodGet && judge != nil {
 			what = judge(r)
+		}
+		if r.Method == http.MethodGet && p.read != nil {
+			p.read(r)
 		}
 		p.mu.Unlock()
 		switch what {
@@ -90,6 +105,53 @@ func newProxy(t *testing.T, cluster *local.Cluster) *proxy {
 	content := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":%q}}],"contexts":[{"name":"a","context":{"cluster":"a"}}],"current-context":"a"}`, server.URL)
 	require.NoError(t, os.WriteFile(p.kubeconfig, []byte(content), 0o600))
 	return p
+}
+
+// lateBody passes on what it reads, in order, each piece late by a random time.
+type lateBody struct {
+	io.ReadCloser
+	pieces chan latePiece
+	rest   []byte
+	err    error
+}
+
+type latePiece struct {
+	content []byte
+	due     time.Time
+	err     error
+}
+
+func newLateBody(body io.ReadCloser, lag time.Duration) *lateBody {
+	b := &lateBody{ReadCloser: body, pieces: make(chan latePiece, 1<<16)}
+	go func() {
+		due := time.Now()
+		for {
+			content := make([]byte, 32<<10)
+			n, err := body.Read(content)
+			if late := time.Now().Add(time.Duration(rand.Int64N(int64(lag)))); late.After(due) {
+				due = late
+			}
+			b.pieces <- latePiece{content[:n], due, err}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return b
+}
+
+func (b *lateBody) Read(into []byte) (int, error) {
+	if len(b.rest) == 0 && b.err == nil {
+		piece := <-b.pieces
+		<-time.After(time.Until(piece.due))
+		b.rest, b.err = piece.content, piece.err
+	}
+	n := copy(into, b.rest)
+	b.rest = b.rest[n:]
+	if n == 0 {
+		return 0, b.err
+	}
+	return n, nil
 }
 
 // on sets what becomes of writes from now on.

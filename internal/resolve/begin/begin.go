@@ -119,7 +119,7 @@ func TargetFault(op *v1alpha3.MachineOperation, target v1alpha3.OperationTarget)
 	return "", ""
 }
 
-// NamesMachine tells whether a machineRef can be the name of a Machine at all.
+// NamesObject reports whether a reference can be the name of an object at all.
 // The API server refuses any other in a path, which would look like a read that
-// failed, where there is no such Machine.
-func NamesMachine(ref string) bool { return len(validation.IsDNS1123Subdomain(ref)) == 0 }
+// failed, where there is no such object.
+func NamesObject(ref string) bool { return len(validation.IsDNS1123Subdomain(ref)) == 0 }

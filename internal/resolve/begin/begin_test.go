@@ -111,8 +111,8 @@ func TestDuplicateFault(t *testing.T) {
 	}
 }
 
-func TestNamesMachine(t *testing.T) {
+func TestNamesObject(t *testing.T) {
 	for ref, want := range map[string]bool{"rack7-node-a": true, "a.b": true, "": false, "A": false, "A/../b": false, "..": false, "a b": false} {
-		require.Equal(t, want, NamesMachine(ref), ref)
+		require.Equal(t, want, NamesObject(ref), ref)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +24,11 @@ const (
 
 // DefaultClaimNamespace is where claims are kept unless a flag says otherwise.
 const DefaultClaimNamespace = "hostformat-system"
+
+// ClaimedAnnotation says that an operation has claimed its hosts. It is written
+// with StartedAnnotation: operations that were started before there were claims
+// lack it, and claim their hosts before they go on.
+const ClaimedAnnotation = "hostformat.unbounded-cloud.io/claimed"
 
 // What a claim keeps besides its holder and its fence.
 const (
@@ -156,7 +162,17 @@ func (c Claim) HeldFault(machine string) (resolve.Reason, string) {
 // LostFault reports that the claim is no longer with the operation that is about
 // to call the provider.
 func (c Claim) LostFault(host Host) (resolve.Reason, string) {
+	if c.Holder == (Holder{}) {
+		return ClaimLost, fmt.Sprintf("the claim of the operation on the host was removed (Lease %s); the provider was not called", host.ClaimName())
+	}
 	return ClaimLost, fmt.Sprintf("MachineOperation %q has claimed the host meanwhile (Lease %s); the provider was not called", c.Holder.Name, host.ClaimName())
+}
+
+// Active reports whether an operation that holds a claim keeps others from it: it
+// is not being deleted, has not finished, and may still start if it has not.
+func Active(op *v1alpha3.MachineOperation, now time.Time) bool {
+	late := len(op.Status.Targets) == 0 && now.Sub(op.CreationTimestamp.Time) > mostWait
+	return op.DeletionTimestamp == nil && !op.Status.Phase.Finished() && !late
 }
 
 // TakenBy returns the claim with a new holder, the next fence, and the holder

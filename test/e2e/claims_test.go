@@ -1,0 +1,560 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	leases "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/operation"
+	"unbounded-cloud.io/hostformat/internal/operation/simulated"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
+)
+
+func asRead(live ctrlclient.Reader) ctrlclient.Reader { return live }
+
+// createOperation creates a HostReplace with the fields of a spec besides its kind.
+func createOperation(t *testing.T, c client, name, fields string) *unstructured.Unstructured {
+	t.Helper()
+	op, err := c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", name, "spec: {operationKind: HostReplace, "+fields+"}"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	return op
+}
+
+// actsOn counts how often a Machine was replaced, by records in a folder.
+func actsOn(t *testing.T, dir, machine string) int {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "*"))
+	require.NoError(t, err)
+	acts := 0
+	for _, path := range paths {
+		if filepath.Ext(path) != "" {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		var record simulated.Record
+		require.NoError(t, json.Unmarshal(text, &record))
+		if record.Machine == machine {
+			acts += record.DestructiveCalls
+		}
+	}
+	return acts
+}
+
+func claims(t asserting) leases.LeaseInterface {
+	t.Helper()
+	clientset, err := kubernetes.NewForConfig(ours.Config)
+	require.NoError(t, err)
+	return clientset.CoordinationV1().Leases(begin.DefaultClaimNamespace)
+}
+
+// claimOf returns the name of the claim on the host of a Machine, and what it says.
+func claimOf(t asserting, c client, machine string) (string, begin.Claim) {
+	t.Helper()
+	m := get(t, c, "machines", machine)
+	id, _, _ := unstructured.NestedString(m.Object, "spec", "host", "external", "providerID")
+	name := begin.Host{UID: m.GetUID(), Provider: simulated.Name, ProviderID: id}.ClaimName()
+	lease, err := claims(t).Get(context.Background(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return name, begin.Claim{}
+	}
+	require.NoError(t, err)
+	return name, begin.ReadClaim(lease)
+}
+
+// A name replaces a host once, however often an operation of that name is
+// deleted and created again, and whoever replaces the host in between.
+func TestNameReplacesAHostOnce(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	r, dir := newReconciler(t, asRead)
+	for how, test := range map[string]struct {
+		fields string
+		others int // a claim remembers 64
+	}{"by name": {"machineRef: NAME", roundsOf(3, 70)}, "by selector": {"machineSelector: {matchLabels: {rack: NAME}}", 2}} {
+		t.Run(how, func(t *testing.T) {
+			machine := uniqueName()
+			u := object(t, "machines", machine, "spec: {"+host("image: img-m, provisioningFormat: CloudInit")+"}")
+			u.SetLabels(map[string]string{"rack": machine})
+			store(t, c, "machines", u)
+			name := uniqueName()
+			apply := func(name string) *unstructured.Unstructured {
+				createOperation(t, c, name, strings.ReplaceAll(test.fields, "NAME", machine))
+				return reconcileUntilFinished(t, c, r, name)
+			}
+			remove := func(name string) {
+				require.NoError(t, c.of("machineoperations").Delete(t.Context(), name, metav1.DeleteOptions{}))
+			}
+			first := apply(name)
+			require.Equal(t, "Complete", phase(first), message(first))
+			want := 1
+			refused := func() {
+				t.Helper()
+				remove(name)
+				again := apply(name)
+				require.Equal(t, []string{"Failed", "NameUsed"}, []string{phase(again), reason(again)}, message(again))
+				require.Contains(t, message(again), `create an operation with another name, for example with metadata.generateName`)
+				require.Contains(t, message(again), "UID "+string(first.GetUID()), "it names the operation that replaced the host")
+				require.Equal(t, want, actsOn(t, dir, machine))
+			}
+			refused() // alone
+			refused() // what was refused is no new order either
+			for range test.others {
+				other := uniqueName()
+				require.Equal(t, "Complete", phase(apply(other)))
+				want++
+				refused()
+				remove(other)
+			}
+			_, claim := claimOf(t, c, machine)
+			require.Equal(t, int32(1+test.others), claim.Fence)
+			require.Len(t, claim.History, min(test.others, 64))
+			require.Equal(t, name, claim.History[0].Name, "a name that is tried again is not forgotten")
+		})
+	}
+}
+
+// An operation that was refused before it attempted anything may be corrected
+// and applied again under its name: that is one call, not none.
+func TestRefusedAndCorrected(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	for name, test := range map[string]struct{ wrong, right, reason string }{
+		"not resolved":  {host("") + ", configurationRef: {name: nope, version: 7}", `{"configurationRef":null}`, "VersionNotFound"},
+		"undeliverable": {host("image: img-m, provisioningFormat: Ignition"), `{"host":{"provisioningFormat":"CloudInit"}}`, "IgnitionNotDeliverable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, dir := newReconciler(t, asRead)
+			machine, op := uniqueName(), uniqueName()
+			store(t, c, "machines", object(t, "machines", machine, "spec: {"+test.wrong+"}"))
+			createOperation(t, c, op, "machineRef: "+machine)
+			refused := reconcileUntilFinished(t, c, r, op)
+			require.Equal(t, test.reason, reason(refused), message(refused))
+			_, claim := claimOf(t, c, machine)
+			require.Equal(t, begin.Claim{}, claim)
+			require.NoError(t, c.of("machineoperations").Delete(t.Context(), op, metav1.DeleteOptions{}))
+			require.NoError(t, patchSpec(t, c, machine, test.right))
+			createOperation(t, c, op, "machineRef: "+machine)
+			again := reconcileUntilFinished(t, c, r, op)
+			require.Equal(t, "Complete", phase(again), message(again))
+			require.Equal(t, 1, actsOn(t, dir, machine))
+		})
+	}
+	t.Run("behind another", func(t *testing.T) { // on the second of its hosts: the first is given back
+		r, dir := newReconciler(t, asRead)
+		rack := addRack(t, c, "-a", "-b")
+		holder, op := uniqueName(), uniqueName()
+		createOperation(t, c, holder, "machineRef: "+rack+"-b")
+		_, err := r.Reconcile(t.Context(), requestFor(holder))
+		require.NoError(t, err)
+		selected := "machineSelector: {matchLabels: {rack: " + rack + "}}"
+		createOperation(t, c, op, selected)
+		refused := reconcileUntilFinished(t, c, r, op)
+		require.Equal(t, "OtherOperation", reason(refused), message(refused))
+		require.Contains(t, message(refused), `MachineOperation "`+holder+`" is replacing the host of Machine "`+rack+`-b"`)
+		_, claim := claimOf(t, c, rack+"-a")
+		require.Equal(t, begin.Claim{Fence: 1}, claim, "given back, with its fence and no history")
+		require.Equal(t, "Complete", phase(reconcileUntilFinished(t, c, r, holder)))
+
+		require.NoError(t, c.of("machineoperations").Delete(t.Context(), op, metav1.DeleteOptions{}))
+		createOperation(t, c, op, selected)
+		again := reconcileUntilFinished(t, c, r, op)
+		require.Equal(t, "Complete", phase(again), message(again))
+		require.Equal(t, []int{1, 2}, []int{actsOn(t, dir, rack+"-a"), actsOn(t, dir, rack+"-b")})
+		_, claim = claimOf(t, c, rack+"-b")
+		require.Equal(t, begin.Claim{Holder: begin.Holder{Name: op, UID: again.GetUID()}, Fence: 2, History: claim.History}, claim)
+		require.Equal(t, holder, claim.History[0].Name)
+	})
+}
+
+// addRack stores Machines with a label that selects them all, and returns its
+// value, which their names begin with.
+func addRack(t *testing.T, c client, suffixes ...string) string {
+	t.Helper()
+	rack := uniqueName()
+	for _, suffix := range suffixes {
+		u := object(t, "machines", rack+suffix, "spec: {"+host("image: img-m, provisioningFormat: CloudInit")+"}")
+		u.SetLabels(map[string]string{"rack": rack})
+		store(t, c, "machines", u)
+	}
+	return rack
+}
+
+func requestFor(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}
+
+// Where a claim was removed by hand, the provider knows a higher fence than the
+// next one: the claim is raised above it, and the host is replaced once.
+func TestClaimIsRemoved(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	r, dir := newReconciler(t, asRead)
+	machine := newMachine(t, c)
+	for range 3 {
+		require.Equal(t, "Complete", phase(reconcileUntilFinished(t, c, r, newOperation(t, c, machine))))
+	}
+	lease, claim := claimOf(t, c, machine)
+	require.Equal(t, int32(3), claim.Fence)
+	require.NoError(t, claims(t).Delete(t.Context(), lease, metav1.DeleteOptions{}))
+	last := newOperation(t, c, machine)
+	op := reconcileUntilFinished(t, c, r, last)
+	require.Equal(t, "Complete", phase(op), message(op))
+	require.Equal(t, 4, actsOn(t, dir, machine))
+	_, claim = claimOf(t, c, machine)
+	require.Equal(t, begin.Claim{Holder: begin.Holder{Name: last, UID: op.GetUID()}, Fence: 4}, claim)
+	require.EqualValues(t, 2, targetOf(t, op, 0)["attempts"], "the first was refused for its fence")
+}
+
+// A claim that another operation has got meanwhile is lost: no call. What was
+// accepted before is followed to its end.
+func TestClaimIsLost(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	taken := `{"spec":{"holderIdentity":"somebody/else","leaseTransitions":9}}`
+	for name, test := range map[string]struct {
+		accepted            bool
+		patch, reason, says string
+	}{
+		"before the call":         {false, taken, "ClaimLost", `MachineOperation "somebody" has claimed the host meanwhile (Lease LEASE)`},
+		"cleared before the call": {false, `{"spec":{"holderIdentity":null}}`, "ClaimLost", "the claim of the operation on the host was removed (Lease LEASE)"},
+		"after it was accepted":   {true, taken, "Replaced", "the host was replaced"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, dir := newReconciler(t, asRead)
+			machine := newMachine(t, c)
+			op := newOperation(t, c, machine)
+			steps := 2 // freeze, mark
+			if test.accepted {
+				steps = 3 // call
+			}
+			for range steps {
+				_, err := r.Reconcile(t.Context(), requestFor(op))
+				require.NoError(t, err)
+			}
+			require.Equal(t, test.accepted, targetOf(t, get(t, c, "machineoperations", op), 0)["providerOperation"] != nil)
+			lease, _ := claimOf(t, c, machine)
+			_, err := claims(t).Patch(t.Context(), lease, types.MergePatchType, []byte(test.patch), metav1.PatchOptions{})
+			require.NoError(t, err)
+			done := reconcileUntilFinished(t, c, r, op)
+			require.Equal(t, test.reason, reason(done), message(done))
+			require.Contains(t, message(done), strings.ReplaceAll(test.says, "LEASE", lease))
+			if test.accepted {
+				require.Equal(t, 1, actsOn(t, dir, machine))
+				return
+			}
+			require.Zero(t, actsOn(t, dir, machine))
+			require.NotContains(t, targetOf(t, done, 0), "attempts", "an attempt that was not made is not counted")
+			_, claim := claimOf(t, c, machine)
+			require.NotEqual(t, op, claim.Holder.Name)
+			require.Equal(t, test.patch == taken, claim.Holder.Name == "somebody", "what is not ours is not given back")
+		})
+	}
+}
+
+// A claim is free when its holder is gone, was created again, is being deleted or
+// has finished; a crash between claim and freeze blocks nobody for longer.
+func TestClaimIsFree(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	for name, end := range map[string]func(t *testing.T, holder string){
+		"gone": func(t *testing.T, holder string) {
+			require.NoError(t, c.of("machineoperations").Delete(t.Context(), holder, metav1.DeleteOptions{}))
+		},
+		"created again": func(t *testing.T, holder string) {
+			require.NoError(t, c.of("machineoperations").Delete(t.Context(), holder, metav1.DeleteOptions{}))
+			createOperation(t, c, holder, "machineRef: other")
+		},
+		"being deleted": func(t *testing.T, holder string) {
+			_, err := c.of("machineoperations").Patch(t.Context(), holder, types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/keep"]}}`), metav1.PatchOptions{})
+			require.NoError(t, err)
+			require.NoError(t, c.of("machineoperations").Delete(t.Context(), holder, metav1.DeleteOptions{}))
+		},
+		"ended by hand": func(t *testing.T, holder string) {
+			_, err := c.of("machineoperations").Patch(t.Context(), holder, types.MergePatchType, []byte(`{"status":{"phase":"Failed"}}`), metav1.PatchOptions{}, "status")
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, dir := newReconciler(t, asRead)
+			machine := newMachine(t, c)
+			holder := newOperation(t, c, machine)
+			// It crashes between claim and freeze.
+			frozen := r.Writer
+			r.Writer = failingStatus{r.Writer}
+			_, err := r.Reconcile(t.Context(), requestFor(holder))
+			require.ErrorContains(t, err, "crash")
+			r.Writer = frozen
+			_, claim := claimOf(t, c, machine)
+			require.Equal(t, holder, claim.Holder.Name)
+
+			blocked := reconcileUntilFinished(t, c, r, newOperation(t, c, machine))
+			require.Equal(t, "OtherOperation", reason(blocked), message(blocked))
+			end(t, holder)
+			done := reconcileUntilFinished(t, c, r, newOperation(t, c, machine))
+			require.Equal(t, "Complete", phase(done), message(done))
+			require.Equal(t, 1, actsOn(t, dir, machine))
+			_, claim = claimOf(t, c, machine)
+			require.Equal(t, []string{holder}, []string{claim.History[0].Name}, "its name counts as used, since nobody knows what it did")
+		})
+	}
+}
+
+// failingStatus crashes before each write of a status that is not a dry run.
+type failingStatus struct{ ctrlclient.Client }
+
+func (f failingStatus) Status() ctrlclient.SubResourceWriter {
+	return failingWriter{f.Client.Status()}
+}
+
+type failingWriter struct{ ctrlclient.SubResourceWriter }
+
+func (f failingWriter) Patch(ctx context.Context, o ctrlclient.Object, p ctrlclient.Patch, opts ...ctrlclient.SubResourcePatchOption) error {
+	options := ctrlclient.SubResourcePatchOptions{}
+	options.ApplyOptions(opts)
+	if len(options.DryRun) > 0 {
+		return f.SubResourceWriter.Patch(ctx, o, p, opts...)
+	}
+	return fmt.Errorf("a crash before the write of %s", o.GetName())
+}
+
+// One process whose cache has a copy of an operation without its targets, whose
+// Machine has other labels by now: the host is replaced for one operation only.
+func TestRelabelledMeanwhile(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	r, dir := newReconciler(t, asRead)
+	rack := addRack(t, c, "-a")
+	first, second := uniqueName(), uniqueName()
+	stale := createOperation(t, c, first, "machineSelector: {matchLabels: {rack: "+rack+"}}")
+	_, err := r.Reconcile(t.Context(), requestFor(first))
+	require.NoError(t, err)
+	_, err = c.of("machines").Patch(t.Context(), rack+"-a", types.MergePatchType, []byte(`{"metadata":{"labels":{"rack":"`+rack+`-new"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	r.Cache = reader{Reader: r.Live, get: func(_ context.Context, key ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
+		if u, ok := o.(*unstructured.Unstructured); ok && key.Name == first {
+			stale.DeepCopyInto(u)
+			return true, nil
+		}
+		return false, nil
+	}}
+	createOperation(t, c, second, "machineSelector: {matchLabels: {rack: "+rack+"-new}}")
+	refused := reconcileUntilFinished(t, c, r, second)
+	require.Equal(t, "OtherOperation", reason(refused), message(refused))
+	require.Equal(t, "Complete", phase(reconcileUntilFinished(t, c, r, first)))
+	require.Equal(t, 1, actsOn(t, dir, rack+"-a"))
+}
+
+// An operation over Machines of two providers, one of them not registered here,
+// is not begun, and stands in nobody's way.
+func TestMixedProviders(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	r, dir := newReconciler(t, asRead)
+	rack := addRack(t, c, "-a", "-b")
+	require.NoError(t, patchSpec(t, c, rack+"-b", `{"host":{"external":{"provider":"Elsewhere"}}}`))
+	mixed := createOperation(t, c, uniqueName(), "machineSelector: {matchLabels: {rack: "+rack+"}}")
+	for range 3 {
+		_, err := r.Reconcile(t.Context(), requestFor(mixed.GetName()))
+		require.NoError(t, err)
+	}
+	require.Equal(t, mixed, get(t, c, "machineoperations", mixed.GetName()), "it is left alone")
+	done := reconcileUntilFinished(t, c, r, newOperation(t, c, rack+"-a"))
+	require.Equal(t, "Complete", phase(done), message(done))
+	require.Equal(t, 1, actsOn(t, dir, rack+"-a"))
+}
+
+// A status write that turns an operation back and adds a Machine to it, while no
+// webhook runs, does not replace that Machine.
+func TestTargetsOfOthers(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	pair := `"input":{"hostImage":"img-x","provisioningFormat":"CloudInit"`
+	for name, test := range map[string]struct{ fields, target, words string }{
+		"another Machine": {"machineRef: NAME-a", `{"machineRef":"NAME-b",` + pair + `,"machineUID":"UID","provider":"Simulated","providerID":"ID"}}`, "spec.machineRef names Machine"},
+		"without pins":    {"machineSelector: {matchLabels: {only: NAME}}", `{"machineRef":"NAME-b",` + pair + `}}`, "frozen with a Machine UID and a provider"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, dir := newReconciler(t, asRead)
+			rack := addRack(t, c, "-a", "-b")
+			_, err := c.of("machines").Patch(t.Context(), rack+"-a", types.MergePatchType, []byte(`{"metadata":{"labels":{"only":"`+rack+`"}}}`), metav1.PatchOptions{})
+			require.NoError(t, err)
+			op := createOperation(t, c, uniqueName(), strings.ReplaceAll(test.fields, "NAME", rack))
+			_, err = r.Reconcile(t.Context(), requestFor(op.GetName()))
+			require.NoError(t, err)
+			// Past the webhook and the CEL rules: what this process reads.
+			b := get(t, c, "machines", rack+"-b")
+			id, _, _ := unstructured.NestedString(b.Object, "spec", "host", "external", "providerID")
+			var added map[string]any
+			require.NoError(t, json.Unmarshal([]byte(strings.NewReplacer("NAME", rack, `"UID"`, `"`+string(b.GetUID())+`"`, `"ID"`, `"`+id+`"`).Replace(test.target)), &added))
+			r.Live = reader{Reader: r.Live, get: func(ctx context.Context, key ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
+				u, ok := o.(*unstructured.Unstructured)
+				if !ok || key.Name != op.GetName() {
+					return false, nil
+				}
+				fresh, err := c.of("machineoperations").Get(ctx, key.Name, metav1.GetOptions{})
+				if err != nil {
+					return true, err
+				}
+				targets, _, _ := unstructured.NestedSlice(fresh.Object, "status", "targets")
+				if len(targets) == 1 {
+					require.NoError(t, unstructured.SetNestedSlice(fresh.Object, append(targets, added), "status", "targets"))
+				}
+				fresh.DeepCopyInto(u)
+				return true, nil
+			}}
+			done := reconcileUntilFinished(t, c, r, op.GetName())
+			target := targetOf(t, done, 1)
+			require.Equal(t, []any{rack + "-b", "Failed", "TargetMismatch"}, []any{target["machineRef"], target["phase"], target["stage"]})
+			require.Contains(t, target["message"], test.words)
+			require.Zero(t, actsOn(t, dir, rack+"-b"))
+		})
+	}
+}
+
+// Operations that the version before has frozen have no claim; they go on, and
+// claim their hosts before the next call.
+func TestUpgrade(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	for name, test := range map[string]struct {
+		marked, attempted, legacy bool
+	}{"frozen": {}, "marked": {marked: true}, "attempted": {marked: true, attempted: true}, "a legacy snapshot": {legacy: true}} {
+		t.Run(name, func(t *testing.T) {
+			r, dir := newReconciler(t, asRead)
+			rack := addRack(t, c, "-a", "-b")
+			u := object(t, "machineoperations", uniqueName(), "spec: {operationKind: HostReplace, machineSelector: {matchLabels: {rack: "+rack+"}}}")
+			var targets []any
+			for _, suffix := range []string{"-a", "-b"} {
+				m := get(t, c, "machines", rack+suffix)
+				id, _, _ := unstructured.NestedString(m.Object, "spec", "host", "external", "providerID")
+				input := map[string]any{"hostImage": "img-old", "provisioningFormat": "CloudInit", "machineUID": string(m.GetUID()), "provider": simulated.Name, "providerID": id}
+				if test.legacy {
+					input = map[string]any{"hostImage": "img-old"}
+				}
+				target := map[string]any{"machineRef": m.GetName(), "phase": "Pending", "input": input}
+				if test.attempted {
+					target["attempts"], target["phase"] = int64(1), "InProgress"
+				}
+				targets = append(targets, target)
+			}
+			status := map[string]any{"phase": "Pending", "targets": targets}
+			if !test.legacy {
+				status["conditions"] = []any{map[string]any{"type": "Frozen", "status": "True", "reason": "PairFrozen", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}}
+			}
+			u.Object["status"] = status
+			op := store(t, c, "machineoperations", u)
+			if test.marked {
+				_, err := c.of("machineoperations").Patch(t.Context(), op.GetName(), types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+begin.StartedAnnotation+`":"`+string(op.GetUID())+`"}}}`), metav1.PatchOptions{})
+				require.NoError(t, err)
+			}
+			_, err := r.Reconcile(t.Context(), requestFor(op.GetName()))
+			require.NoError(t, err)
+			_, claim := claimOf(t, c, rack+"-b")
+			require.Equal(t, op.GetName(), claim.Holder.Name, "claimed with the mark")
+			require.Zero(t, actsOn(t, dir, rack+"-a"))
+			done := reconcileUntilFinished(t, c, r, op.GetName())
+			require.Equal(t, "Complete", phase(done), message(done))
+			for _, suffix := range []string{"-a", "-b"} {
+				require.Equal(t, 1, actsOn(t, dir, rack+suffix))
+				_, claim := claimOf(t, c, rack+suffix)
+				require.Equal(t, begin.Claim{Holder: begin.Holder{Name: op.GetName(), UID: op.GetUID()}, Fence: 1}, claim)
+			}
+		})
+	}
+	t.Run("behind another", func(t *testing.T) {
+		r, dir := newReconciler(t, asRead)
+		machine := newMachine(t, c)
+		holder := newOperation(t, c, machine)
+		_, err := r.Reconcile(t.Context(), requestFor(holder))
+		require.NoError(t, err)
+		old := store(t, c, "machineoperations", object(t, "machineoperations", uniqueName(),
+			"{spec: {operationKind: HostReplace, machineRef: "+machine+"}, status: {phase: Pending, targets: [{machineRef: "+machine+", input: {hostImage: img-old}}]}}"))
+		refused := reconcileUntilFinished(t, c, r, old.GetName())
+		require.Equal(t, "OtherOperation", reason(refused), message(refused))
+		require.Equal(t, "Complete", phase(reconcileUntilFinished(t, c, r, holder)))
+		require.Equal(t, 1, actsOn(t, dir, machine))
+	})
+}
+
+// A legacy snapshot in a batch is resolved and gated right before its own call,
+// not when the batch began.
+func TestLegacySnapshotInABatch(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	r, dir := newReconciler(t, asRead)
+	rack := addRack(t, c, "-a", "-b")
+	op := store(t, c, "machineoperations", object(t, "machineoperations", uniqueName(), "{spec: {operationKind: HostReplace, parameters: {maxInFlight: '2', maxFailures: '2'}, machineSelector: {matchLabels: {rack: "+rack+"}}}, "+
+		"status: {phase: Pending, targets: [{machineRef: "+rack+"-a, input: {hostImage: img-old}}, {machineRef: "+rack+"-b, input: {hostImage: img-old}}]}}"))
+	r.Providers = map[string]operation.Provider{simulated.Name: stopper{r.Providers[simulated.Name], func() {
+		require.NoError(t, patchSpec(t, c, rack+"-b", `{"host":{"provisioningFormat":"Ignition"}}`))
+	}}}
+	done := reconcileUntilFinished(t, c, r, op.GetName())
+	require.Equal(t, "IgnitionNotDeliverable", targetOf(t, done, 1)["stage"], "%v", done.Object["status"])
+	require.Equal(t, []int{1, 0}, []int{actsOn(t, dir, rack+"-a"), actsOn(t, dir, rack+"-b")})
+	_, claim := claimOf(t, c, rack+"-b")
+	require.Equal(t, begin.Holder{}, claim.Holder, "given back")
+}
+
+// A process that was paused while it started, or failed, an operation does not
+// give back what another process has claimed for the same operation since.
+func TestStaleProcessKeepsTheClaim(t *testing.T) {
+	needsLocal(t)
+	c := newClient(t, ours)
+	for name, paused := range map[string]func(*unstructured.Unstructured) bool{
+		"while it starts": func(op *unstructured.Unstructured) bool { return len(targetsOf(op)) == 0 },
+		"before its call": func(op *unstructured.Unstructured) bool { return len(targetsOf(op)) == 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			first, dir := newReconciler(t, asRead)
+			machine := newMachine(t, c)
+			op := newOperation(t, c, machine)
+			for !paused(get(t, c, "machineoperations", op)) || get(t, c, "machineoperations", op).GetAnnotations() == nil && name == "before its call" {
+				_, err := first.Reconcile(t.Context(), requestFor(op))
+				require.NoError(t, err)
+			}
+			// Its next read of the Machine is the moment: another process carries
+			// the operation out, and then the Machine cannot be replaced any more.
+			second, _ := newReconciler(t, asRead)
+			second.Providers = first.Providers
+			once := false
+			first.Live = reader{Reader: first.Live, get: func(_ context.Context, _ ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
+				if _, ok := o.(*v1alpha3.Machine); ok && !once {
+					once = true
+					require.Equal(t, "Complete", phase(reconcileUntilFinished(t, c, second, op)))
+					require.NoError(t, patchSpec(t, c, machine, `{"host":{"provisioningFormat":"Ignition","external":{"providerID":null}},"configurationRef":{"name":"nope"}}`))
+				}
+				return false, nil
+			}}
+			lease, _ := claimOf(t, c, machine)
+			_, _ = first.Reconcile(t.Context(), requestFor(op))
+			require.True(t, once)
+			done := get(t, c, "machineoperations", op)
+			require.Equal(t, "Complete", phase(done), message(done))
+			stored, err := claims(t).Get(t.Context(), lease, metav1.GetOptions{})
+			require.NoError(t, err)
+			require.Equal(t, op, begin.ReadClaim(stored).Holder.Name, "it has used the claim")
+			require.Equal(t, 1, actsOn(t, dir, machine))
+		})
+	}
+}
+
+func targetsOf(op *unstructured.Unstructured) []any {
+	targets, _, _ := unstructured.NestedSlice(op.Object, "status", "targets")
+	return targets
+}
