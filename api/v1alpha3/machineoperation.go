@@ -41,7 +41,11 @@ const (
 // MaxTargets is the most targets that a MachineOperation holds.
 const MaxTargets = 6000
 
-// MachineOperation is an action on one or more Machines, done once.
+// MachineOperation is an action on one or more Machines, done once. The rules
+// below keep what it does to which Machines once it has begun, and how it ended,
+// while no webhook runs. They compare selectors by meaning: an empty field is the
+// same as an absent one. A new target that takes the place of another one can
+// only be caught by the webhook.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -52,6 +56,11 @@ const MaxTargets = 6000
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.status.targets[*].input.hostImage`
 // +kubebuilder:printcolumn:name="Format",type=string,JSONPath=`.status.targets[*].input.provisioningFormat`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule=`!has(oldSelf.status) || !((has(oldSelf.status.phase) && oldSelf.status.phase != "") || (has(oldSelf.status.targets) && oldSelf.status.targets.size() > 0)) || (has(self.spec) && has(self.spec.operationKind) ? self.spec.operationKind : "") == (has(oldSelf.spec) && has(oldSelf.spec.operationKind) ? oldSelf.spec.operationKind : "")`,fieldPath=".spec.operationKind",reason=FieldValueForbidden,message="operationKind may not change once the operation has begun (status.phase or status.targets is set); create a new MachineOperation instead"
+// +kubebuilder:validation:XValidation:rule=`!has(oldSelf.status) || !((has(oldSelf.status.phase) && oldSelf.status.phase != "") || (has(oldSelf.status.targets) && oldSelf.status.targets.size() > 0)) || (has(self.spec) && has(self.spec.machineRef) ? self.spec.machineRef : "") == (has(oldSelf.spec) && has(oldSelf.spec.machineRef) ? oldSelf.spec.machineRef : "")`,fieldPath=".spec.machineRef",reason=FieldValueForbidden,message="machineRef may not change once the operation has begun (status.phase or status.targets is set); create a new MachineOperation instead"
+// +kubebuilder:validation:XValidation:rule=`!has(oldSelf.status) || !((has(oldSelf.status.phase) && oldSelf.status.phase != "") || (has(oldSelf.status.targets) && oldSelf.status.targets.size() > 0)) || ((has(self.spec) && has(self.spec.machineSelector)) == (has(oldSelf.spec) && has(oldSelf.spec.machineSelector)) && (!has(self.spec) || !has(self.spec.machineSelector) || self.spec.machineSelector == oldSelf.spec.machineSelector || ((has(self.spec.machineSelector.matchLabels) ? self.spec.machineSelector.matchLabels : {}) == (has(oldSelf.spec.machineSelector.matchLabels) ? oldSelf.spec.machineSelector.matchLabels : {}) && (has(self.spec.machineSelector.matchExpressions) ? self.spec.machineSelector.matchExpressions : []).map(e, has(e.values) && e.values.size() > 0 ? dyn(e) : dyn([e.key, e.operator])) == (has(oldSelf.spec.machineSelector.matchExpressions) ? oldSelf.spec.machineSelector.matchExpressions : []).map(e, has(e.values) && e.values.size() > 0 ? dyn(e) : dyn([e.key, e.operator])))))`,fieldPath=".spec.machineSelector",reason=FieldValueForbidden,message="machineSelector may not change once the operation has begun (status.phase or status.targets is set); create a new MachineOperation instead"
+// +kubebuilder:validation:XValidation:rule=`!has(oldSelf.status) || !has(oldSelf.status.phase) || !(oldSelf.status.phase in ["Complete", "Failed"]) || (has(self.status) && has(self.status.phase) && self.status.phase == oldSelf.status.phase) || !has(oldSelf.spec) || !has(oldSelf.spec.operationKind) || oldSelf.spec.operationKind != "HostReplace" || !has(oldSelf.status.targets) || !oldSelf.status.targets.exists(t, has(t.input) && has(t.input.provisioningFormat) && t.input.provisioningFormat != "")`,fieldPath=".status.phase",reason=FieldValueForbidden,message="a final phase may not change in a HostReplace whose image and format are frozen; create a new MachineOperation instead"
+// +kubebuilder:validation:XValidation:rule=`!has(oldSelf.status) || !has(oldSelf.status.conditions) || !oldSelf.status.conditions.exists(c, c.type == "Frozen" && c.status == "True") || !has(self.status) || !has(self.status.targets) || self.status.targets.size() <= (has(oldSelf.status.targets) ? oldSelf.status.targets.size() : 0)`,fieldPath=".status.targets",reason=FieldValueForbidden,message="no target may be added once the condition Frozen is True; create a new MachineOperation for another Machine"
 type MachineOperation struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -152,6 +152,81 @@ func TestRulesOfTheCRDs(t *testing.T) {
 		})
 	}
 
+	const (
+		frozenTrue = "conditions: [{type: Complete, status: 'True', reason: R, message: m, lastTransitionTime: '2026-01-01T00:00:00Z'}, {type: Frozen, status: 'True', reason: R, message: m, lastTransitionTime: '2026-01-01T00:00:00Z'}]"
+		kindWords  = "spec.operationKind: Forbidden: operationKind" + celBegun
+		refWords   = "spec.machineRef: Forbidden: machineRef" + celBegun
+		selWords   = "spec.machineSelector: Forbidden: machineSelector" + celBegun
+		moreWords  = "status.targets: Forbidden: no target may be added once the condition Frozen is True"
+	)
+	rack := func(selector string) string {
+		return "spec: {operationKind: HostReboot, machineSelector: " + selector + "}"
+	}
+	for name, test := range map[string]struct {
+		stored, now string
+		denied      []string
+	}{
+		"begun by a phase":          {"{" + replace1 + ", status: {phase: Pending}}", "spec: {operationKind: HostReboot, machineRef: worker-1}", []string{kindWords}},
+		"begun by a target":         {"{" + replace1 + ", status: {targets: [{machineRef: a}]}}", "spec: {operationKind: HostReplace, machineRef: worker-2}", []string{refWords}},
+		"all at once":               {"{" + replace1 + ", status: {phase: Pending}}", rack("{}"), []string{kindWords, refWords, selWords}},
+		"not begun":                 {"{" + replace1 + ", status: {message: m, targets: []}}", rack("{}"), nil},
+		"without a status":          {replace1, rack("{}"), nil},
+		"free fields":               {"{" + replace1 + ", status: {phase: Pending}}", "spec: {operationKind: HostReplace, machineRef: worker-1, parameters: {pause: 'true'}, ttlSecondsAfterFinished: 5}", nil},
+		"Machine gone":              {"{" + replace1 + ", status: {phase: Pending}}", "spec: {operationKind: HostReplace}", []string{refWords}},
+		"empty Machine":             {"{" + rack("{}") + ", status: {phase: Pending}}", "spec: {operationKind: HostReboot, machineRef: '', machineSelector: {}}", nil},
+		"spec gone":                 {"{" + replace1 + ", status: {phase: Pending}}", "{}", []string{kindWords, refWords}},
+		"selector gone":             {"{" + rack("{}") + ", status: {phase: Pending}}", "spec: {operationKind: HostReboot}", []string{selWords}},
+		"selector added":            {"{spec: {operationKind: HostReboot}, status: {phase: Pending}}", rack("{}"), []string{selWords}},
+		"selector's labels":         {"{" + rack("{matchLabels: {a: b}}") + ", status: {phase: Pending}}", rack("{matchLabels: {a: c}}"), []string{selWords}},
+		"selector's labels gone":    {"{" + rack("{matchLabels: {a: b}}") + ", status: {phase: Pending}}", rack("{}"), []string{selWords}},
+		"selector's keys":           {"{" + rack("{matchExpressions: [{key: a, operator: Exists}]}") + ", status: {phase: Pending}}", rack("{matchExpressions: [{key: b, operator: Exists}]}"), []string{selWords}},
+		"selector's operators":      {"{" + rack("{matchExpressions: [{key: a, operator: Exists}]}") + ", status: {phase: Pending}}", rack("{matchExpressions: [{key: a, operator: DoesNotExist}]}"), []string{selWords}},
+		"selector's values":         {"{" + rack("{matchExpressions: [{key: a, operator: In, values: [x]}]}") + ", status: {phase: Pending}}", rack("{matchExpressions: [{key: a, operator: In, values: [z]}]}"), []string{selWords}},
+		"selector's values gone":    {"{" + rack("{matchExpressions: [{key: a, operator: In, values: [x]}]}") + ", status: {phase: Pending}}", rack("{matchExpressions: [{key: a, operator: In}]}"), []string{selWords}},
+		"selector's expressions":    {"{" + rack("{matchExpressions: [{key: a, operator: Exists}]}") + ", status: {phase: Pending}}", rack("{matchExpressions: [{key: a, operator: Exists}, {key: b, operator: Exists}]}"), []string{selWords}},
+		"selector's meaning":        {"{" + rack("{matchLabels: {}, matchExpressions: [{key: a, operator: Exists, values: []}]}") + ", status: {phase: Pending}}", rack("{matchExpressions: [{key: a, operator: Exists}]}"), nil},
+		"selector, emptied further": {"{" + rack("{matchLabels: {}, matchExpressions: []}") + ", status: {phase: Pending}}", rack("{}"), nil},
+
+		"final, turned back":          {"{" + replace1 + ", status: {phase: Failed, targets: [" + frozenPair + "]}}", "status: {phase: Pending, targets: [" + frozenPair + "]}", []string{celFinal}},
+		"final, changed":              {"{" + replace1 + ", status: {phase: Complete, targets: [{machineRef: b}, " + frozenPair + "]}}", "status: {phase: Failed, targets: [{machineRef: b}, " + frozenPair + "]}", []string{celFinal}},
+		"final, removed":              {"{" + replace1 + ", status: {phase: Complete, targets: [" + frozenPair + "]}}", "status: {targets: [" + frozenPair + "]}", []string{celFinal}},
+		"final, status removed":       {"{" + replace1 + ", status: {phase: Complete, targets: [" + frozenPair + "]}}", "{}", []string{celFinal}},
+		"final, stays":                {"{" + replace1 + ", status: {phase: Complete, targets: [" + frozenPair + "]}}", "status: {phase: Complete, message: m, targets: [" + frozenPair + "]}", nil},
+		"final, of a reboot":          {"{" + rack("{}") + ", status: {phase: Failed, targets: [" + frozenPair + "]}}", "status: {phase: Pending, targets: [" + frozenPair + "]}", nil},
+		"final, of a legacy snapshot": {"{" + replace1 + ", status: {phase: Failed, targets: [{machineRef: a, input: {hostImage: img-a}}]}}", "status: {phase: Pending, targets: [{machineRef: a, input: {hostImage: img-a}}]}", nil},
+		"final, without targets":      {"{" + replace1 + ", status: {phase: Failed}}", "status: {phase: Pending}", nil},
+		"not final yet":               {"{" + replace1 + ", status: {phase: InProgress, targets: [" + frozenPair + "]}}", "status: {phase: Complete, targets: [" + frozenPair + "]}", nil},
+
+		"a target more, frozen":           {"{" + replace1 + ", status: {" + frozenTrue + ", targets: [" + frozenPair + "]}}", "status: {" + frozenTrue + ", targets: [" + frozenPair + ", {machineRef: b}]}", []string{moreWords}},
+		"a target more than none, frozen": {"{" + replace1 + ", status: {" + frozenTrue + "}}", "status: {" + frozenTrue + ", targets: [{machineRef: b}]}", []string{moreWords}},
+		"a target more, Frozen taken off": {"{" + replace1 + ", status: {" + frozenTrue + "}}", "status: {targets: [{machineRef: b}]}", []string{moreWords}},
+		"a target more, not frozen":       {"{" + replace1 + ", status: {" + strings.Replace(frozenTrue, "Frozen, status: 'True'", "Frozen, status: 'False'", 1) + ", targets: [" + frozenPair + "]}}", "status: {targets: [" + frozenPair + ", {machineRef: b}]}", nil},
+		"frozen in the same write":        {replace1, "status: {" + frozenTrue + ", targets: [" + frozenPair + "]}", nil},
+		"a target less, frozen":           {"{" + replace1 + ", status: {" + frozenTrue + ", targets: [" + frozenPair + ", {machineRef: b}]}}", "status: {" + frozenTrue + ", targets: [" + frozenPair + "]}", nil},
+		"a place taken is the webhook's":  {"{" + replace1 + ", status: {" + frozenTrue + ", targets: [" + frozenPair + ", {machineRef: b}]}}", "status: {" + frozenTrue + ", targets: [" + frozenPair + ", {machineRef: c}]}", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := uniqueName()
+			store(t, c, "machineoperations", object(t, "machineoperations", id, test.stored))
+			u, now := get(t, c, "machineoperations", id), object(t, "machineoperations", id, test.now)
+			part, subresources := "spec", []string(nil)
+			if strings.HasPrefix(test.now, "status") || strings.HasPrefix(name, "final, status") {
+				part, subresources = "status", []string{"status"}
+			}
+			delete(u.Object, part)
+			if value, ok := now.Object[part]; ok {
+				u.Object[part] = value
+			}
+			_, err := c.of("machineoperations").Update(t.Context(), u, metav1.UpdateOptions{}, subresources...)
+			if len(test.denied) == 0 {
+				require.NoError(t, err)
+			}
+			for _, words := range test.denied {
+				require.ErrorContains(t, err, words)
+			}
+		})
+	}
+
 	t.Run("deployed version", func(t *testing.T) {
 		name := uniqueName()
 		store(t, c, "machineconfigurationversions", object(t, "machineconfigurationversions", name, "{spec: {version: 1, template: {host: {image: img-t}}}, status: {deployed: true}}"))
