@@ -88,7 +88,7 @@ func (o *options) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.BoolVar(&o.webhook, "webhook", true, "serve the admission rules")
-	flags.StringVar(&o.enforcement, "enforcement", string(admission.Deny), "what becomes of a write that breaks a rule: deny, warn, or warn-except-frozen, which warns but keeps frozen pairs as they are")
+	flags.StringVar(&o.enforcement, "enforcement", string(admission.Deny), "what becomes of a write that breaks a rule: deny, warn, or warn-except-frozen, which warns but keeps frozen pairs and what has begun as they are")
 	flags.StringSliceVar(&o.controllers, "controllers", nil, "controllers to run: * for all that are on by default, foo for the controller foo, -foo for all but it; empty for none")
 	flags.StringVar(&o.certDir, "cert-dir", "/etc/hostformat/tls", "`folder` with tls.crt and tls.key")
 	flags.StringVar(&o.clientCA, "client-ca", "", "`file` with the CA that a client must show a certificate of to reach the webhook; empty to let all reach it; read once, at the start")

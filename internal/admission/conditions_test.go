@@ -182,9 +182,16 @@ func TestConditionsSkip(t *testing.T) {
 		"a selected rack":             {"machineoperations", "", "spec: {operationKind: HostReplace, machineSelector: {matchLabels: {rack: '7'}}}"},
 		"selected by an expression":   {"machineoperations", "", "spec: {operationKind: HostReplace, machineSelector: {matchExpressions: [{key: rack, operator: Exists}]}}"},
 		"a reboot of all":             {"machineoperations", "", "spec: {operationKind: HostReboot, machineSelector: {}}"},
-		"an edit before the start":    {"machineoperations", "{spec: {operationKind: HostReplace, machineRef: worker-1}, status: {phase: Pending}}", "spec: {operationKind: HostReplace, machineRef: worker-2}"},
+		"an edit before the start":    {"machineoperations", "{spec: {operationKind: HostReplace, machineRef: worker-1}, status: {message: m, targets: []}}", "spec: {operationKind: HostReplace, machineRef: worker-2}"},
 		"a finalizer on a started one": {"machineoperations", started,
 			"{metadata: {name: a, finalizers: [example.com/a]}, spec: {operationKind: HostReplace, machineRef: worker-1}, " + frozenTarget + "}"},
+		"a finalizer on a reboot": {"machineoperations", "{spec: {operationKind: HostReboot, machineRef: worker-1}, status: {phase: InProgress}}",
+			"{metadata: {name: a, finalizers: [example.com/a]}, spec: {operationKind: HostReboot, machineRef: worker-1}, status: {phase: InProgress}}"},
+		"a step of the controller": {status, progress("Pending", "Pending", 0), progress("InProgress", "InProgress", 1)},
+		"the last step":            {status, progress("InProgress", "InProgress", 1), progress("Complete", "Complete", 1)},
+		"a failure":                {status, progress("Pending", "Pending", 0), progress("Failed", "Failed", 0)},
+		"a message at the end":     {status, progress("Complete", "InProgress", 1), progress("Complete", "Complete", 1)},
+		"a reboot without targets": {status, "{spec: {operationKind: HostReboot}, status: {phase: Pending}}", "{spec: {operationKind: HostReboot}, status: {phase: Complete, message: m}}"},
 		"a phase": {status, frozenTarget,
 			"status: {phase: InProgress, targets: [{machineRef: worker-1, phase: InProgress, attempts: 2, input: {hostImage: img-a, provisioningFormat: CloudInit}}]}"},
 		"a status without targets": {status, "{}", "status: {phase: Pending}"},
@@ -203,12 +210,18 @@ func TestConditionsSkip(t *testing.T) {
 	}
 }
 
+// progress is a HostReplace whose targets are frozen, as the controller writes it.
+func progress(phase, target string, attempts int) string {
+	return fmt.Sprintf("{spec: {operationKind: HostReplace, machineRef: worker-1}, status: {phase: %[1]s, message: at %[2]s, conditions: [{type: Frozen, status: 'True'}, {type: Complete, status: 'False', reason: %[2]s}],"+
+		" targets: [{machineRef: worker-1, phase: %[2]s, stage: %[2]s, message: m, attempts: %[3]d, input: {hostImage: img-a, provisioningFormat: CloudInit}}]}}", phase, target, attempts)
+}
+
 // Whatever JSON stands where a rule reads, stored or written, is no error in a
 // condition, and travels if the webhook has something to say of it.
 func TestConditionsOnWrongShapes(t *testing.T) {
 	const (
 		host      = "{image: a, provisioningFormat: CloudInit}"
-		operation = "{spec: {operationKind: HostReplace, machineRef: worker-1, machineSelector: {matchExpressions: [{key: a, operator: Exists}]}}, status: {targets: [{machineRef: worker-1, input: {hostImage: a, provisioningFormat: CloudInit}}]}}"
+		operation = "{spec: {operationKind: HostReplace, machineRef: worker-1, machineSelector: {matchExpressions: [{key: a, operator: Exists}]}}, status: {phase: Complete, conditions: [{type: Frozen, status: 'True'}], targets: [{machineRef: worker-1, input: {hostImage: a, provisioningFormat: CloudInit}}]}}"
 	)
 	template := []string{"spec", "template", "host"}
 	for resource, whole := range map[string]struct {
@@ -222,8 +235,9 @@ func TestConditionsOnWrongShapes(t *testing.T) {
 		"machineconfigurationversions": {"{spec: {template: {host: " + host + "}}, status: {deployed: true}}", [][]string{
 			append(template, "image"), append(template[:3:3], "provisioningFormat"), {"status", "deployed"}}},
 		"machineoperations": {operation, [][]string{
-			{"spec", "operationKind"}, {"spec", "machineRef"}, {"spec", "machineSelector", "matchLabels"}, {"spec", "machineSelector", "matchExpressions"}, {"status", "targets"}}},
+			{"spec", "operationKind"}, {"spec", "machineRef"}, {"spec", "machineSelector", "matchLabels"}, {"spec", "machineSelector", "matchExpressions"}, {"spec", "machineSelector", "matchExpressions", "0", "key"}, {"status", "targets"}, {"status", "phase"}}},
 		"machineoperations/status": {operation, [][]string{
+			{"status", "phase"}, {"spec", "operationKind"}, {"status", "conditions", "0", "type"}, {"status", "conditions", "0", "status"},
 			{"status", "targets", "0", "machineRef"}, {"status", "targets", "0", "input", "hostImage"}, {"status", "targets", "0", "input", "provisioningFormat"}}},
 	} {
 		t.Run(resource, func(t *testing.T) {
@@ -298,7 +312,7 @@ func TestConditionsCost(t *testing.T) {
 		"as many targets as the CRD allows": {6000, `{"machineRef":"rack-%d","input":{"hostImage":"r.example.com/os@sha256:0123456789abcdef0123456789abcdef","provisioningFormat":"CloudInit","imageSource":"Machine"}}`, false},
 		"as many as fit elsewhere":          {request3MiB / 25, `{"machineRef":"%d"}`, true},
 		"the longest images":                {request3MiB / 2100, `{"machineRef":"%d","input":{"hostImage":"` + strings.Repeat("a", 2048) + `"}}`, false},
-		"one image":                         {1, `{"machineRef":"%d","input":{"hostImage":"` + strings.Repeat("a", request3MiB-100) + `"}}`, false},
+		"one image":                         {1, `{"machineRef":"%d","input":{"hostImage":"` + strings.Repeat("a", request3MiB-200) + `"}}`, false},
 		"wide targets":                      {6000, `{"machineRef":"%d","input":{` + strings.Join(wide, ",") + `}}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -306,7 +320,7 @@ func TestConditionsCost(t *testing.T) {
 			for i := range test.targets {
 				list = append(list, fmt.Sprintf(test.target, i))
 			}
-			raw := []byte(`{"status":{"targets":[` + strings.Join(list, ",") + `]}}`)
+			raw := []byte(`{"spec":{"operationKind":"HostReplace"},"status":{"phase":"Complete","targets":[` + strings.Join(list, ",") + `]}}`)
 			require.Less(t, len(raw), request3MiB)
 			r := request(t, "machineoperations/status", "{}", "{}")
 			r.Object.Raw, r.OldObject.Raw = raw, raw

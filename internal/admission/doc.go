@@ -10,9 +10,11 @@
 //	declareFormat    an image on an Ignition host declares its format  machine.go
 //	deployedVersion  a deployed version's spec is immutable            machineconfigurationversion.go
 //	fleetSelector    a HostReplace does not have an empty selector      machineoperation.go
-//	frozenOperation  what a frozen pair was made for is immutable      machineoperation.go
+//	begunOperation   what has begun keeps its kind and its Machines    machineoperation.go
 //	frozenPair       a frozen pair is immutable and stays              machineoperationstatus.go
+//	frozenTargets    no target is added to frozen ones                 machineoperationstatus.go
 //	uniqueTarget     a Machine is at most one target                   machineoperationstatus.go
+//	finalPhase       a HostReplace with a frozen pair stays finished   machineoperationstatus.go
 //
 // Every verdict comes from the review alone, so that it is the same while the
 // API server is half down, and for a dry run.

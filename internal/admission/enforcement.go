@@ -13,7 +13,7 @@ type Enforcement string
 const (
 	Deny             Enforcement = "deny"               // it is refused
 	Warn             Enforcement = "warn"               // it is let through, with a warning of each fault
-	WarnExceptFrozen Enforcement = "warn-except-frozen" // as Warn, but a frozen pair stays as it is
+	WarnExceptFrozen Enforcement = "warn-except-frozen" // as Warn, but a frozen pair and what has begun stay as they are
 )
 
 // Enforcements lists all of them.
@@ -32,6 +32,7 @@ func (e Enforcement) split(errs field.ErrorList) (refused, tolerated field.Error
 	return refused, tolerated
 }
 
-// freezing are the rules that keep a frozen pair, and what it was made for. A
-// second entry of a Machine is among them: it could hold another pair.
-var freezing = []string{"frozenPair", "frozenOperation", "uniqueTarget"}
+// freezing are the rules that keep a frozen pair, and what an operation that has
+// begun does, to which Machines, and how it ended. A second entry of a Machine is
+// among them: it could hold another pair.
+var freezing = []string{"frozenPair", "frozenTargets", "uniqueTarget", "begunOperation", "finalPhase"}

@@ -28,7 +28,12 @@ func TestEnforcement(t *testing.T) {
 		"fleet":      {"machineoperations", "", "spec: {operationKind: HostReplace, machineSelector: {}}", "fleetSelector", "spec.machineSelector: Required value", false},
 		"pair":       {"machineoperations/status", frozenTarget, "status: {targets: []}", "frozenPair", "status.targets[worker-1]: Required value: may not be removed", true},
 		"operation": {"machineoperations", "{spec: {operationKind: HostReplace, machineRef: worker-1}, " + frozenTarget + "}", "spec: {operationKind: HostReplace, machineRef: worker-2}",
-			"frozenOperation", "spec.machineRef: Forbidden", true},
+			"begunOperation", "spec.machineRef: Forbidden", true},
+		"reboot": {"machineoperations", "{spec: {operationKind: HostReboot, machineRef: worker-1}, status: {phase: InProgress}}", "spec: {operationKind: HostReplace, machineRef: worker-1}",
+			"begunOperation", "spec.operationKind: Forbidden", true},
+		"target": {"machineoperations/status", "status: {conditions: [{type: Frozen, status: 'True'}]}", "status: {targets: [{machineRef: worker-1}]}",
+			"frozenTargets", "status.targets[worker-1]: Forbidden", true},
+		"end": {"machineoperations/status", progress("Complete", "Complete", 1), progress("Pending", "Complete", 1), "finalPhase", "status.phase: Forbidden", true},
 		"second entry": {"machineoperations/status", frozenTarget, "status: {targets: [{machineRef: worker-1, input: {hostImage: img-a, provisioningFormat: CloudInit}}, {machineRef: worker-1}]}",
 			"uniqueTarget", "status.targets[1].machineRef: Duplicate value", true},
 	} {

@@ -64,6 +64,8 @@ func FuzzConditions(f *testing.F) {
 			{`{"spec":5,"status":{"observedProvisioningFormat":"Ignition","deployed":true,"targets":[{"machineRef":"a","input":{"hostImage":"x","provisioningFormat":"CloudInit"}}]}}`,
 				`{"spec":{"host":{"image":"a"}},"status":{"targets":[{"machineRef":"a","input":{"hostImage":"y"}},{"machineRef":[null,7.5]}]}}`},
 			{`{"spec":{"template":{"host":{"image":" a"}}},"status":[]}`, `{"spec":{"template":{"host":{"image":" a"}}},"status":{"targets":{"a":"b"}}}`},
+			{`{"spec":{"operationKind":"HostReplace","machineSelector":{"matchExpressions":[{"key":"a","values":[]}]}},"status":{"phase":"Failed","conditions":[{"type":"Frozen","status":"True"}],"targets":[{"machineRef":"a","input":{"provisioningFormat":"CloudInit"}}]}}`,
+				`{"spec":{"machineSelector":{}},"status":{"phase":"Pending","targets":[{"machineRef":"a","input":{"provisioningFormat":"CloudInit"}},{"machineRef":"b"}]}}`},
 		} {
 			f.Add(byte(i), []byte(objects[0]), []byte(objects[1]))
 		}
@@ -91,19 +93,28 @@ var (
 )
 
 // The verdict on a status write is that of an obvious comparison: every stored
-// target that is set must be found again, once, with what was set.
+// target that is set must be found again, once, with what was set; no target is
+// added to frozen ones; and a final phase stays where a pair is frozen.
 func FuzzFrozenPair(f *testing.F) {
-	f.Add([]byte{0, 4, 2}, []byte{0, 4, 2})
-	f.Add([]byte{0, 4, 0, 1, 0, 2}, []byte{1, 0, 2, 0, 3, 2})
-	f.Add([]byte{0, 4, 2, 1, 5, 3}, []byte{1, 5, 3})
-	f.Add([]byte{2, 0, 2}, []byte{2, 4, 2, 2, 4, 2})
-	f.Fuzz(func(t *testing.T, was, now []byte) {
+	f.Add([]byte{0, 4, 2}, []byte{0, 4, 2}, byte(0))
+	f.Add([]byte{0, 4, 0, 1, 0, 2}, []byte{1, 0, 2, 0, 3, 2}, byte(0))
+	f.Add([]byte{0, 4, 2, 1, 5, 3}, []byte{1, 5, 3}, byte(0))
+	f.Add([]byte{2, 0, 2}, []byte{2, 4, 2, 2, 4, 2}, byte(0))
+	f.Add([]byte{0, 4, 2}, []byte{0, 4, 2, 1, 4, 2}, byte(1))           // added to frozen ones
+	f.Add([]byte{0, 4, 2}, []byte{0, 4, 2}, byte(2+4*(3+5*1)))          // a HostReplace, from Complete to Pending
+	f.Add([]byte{0, 4, 2}, []byte{0, 4, 2}, byte(2+4*(2+5*3)))          // from InProgress to Complete
+	f.Add([]byte{0, 4, 0}, []byte{0, 4, 2, 1, 0, 0}, byte(2+4*(4+5*0))) // a legacy snapshot's Failed is removed
+	f.Fuzz(func(t *testing.T, was, now []byte, rest byte) {
 		before, after := targets(was), targets(now)
 		if hasTwice(before) {
 			t.Skip("the API server stores no Machine twice")
 		}
-		allowed := !hasTwice(after)
+		phases := []string{"", "Pending", "InProgress", "Complete", "Failed"}
+		frozen, replace := rest%2 == 1, rest/2%2 == 1
+		phaseWas, phaseNow := phases[rest/4%5], phases[rest/20%5]
+		allowed, pair := !hasTwice(after), false
 		for _, s := range before {
+			pair = pair || s.format != ""
 			if s.image() == "" && s.format == "" {
 				continue
 			}
@@ -111,8 +122,25 @@ func FuzzFrozenPair(f *testing.F) {
 			kept := i >= 0 && after[i].image() == s.image() && (s.format == "" || after[i].format == s.format)
 			allowed = allowed && kept
 		}
-		response := post(t, ValidatePath, request(t, "machineoperations/status", status(shown(before)), status(shown(after))))
-		require.Equal(t, allowed, response.Allowed, "%s\n%s\n%v", shown(before), shown(after), response.Result)
+		for _, n := range after {
+			known := slices.ContainsFunc(before, func(s fuzzTarget) bool { return sameRef(n, s) })
+			allowed = allowed && (known || !frozen)
+		}
+		final := phaseWas == "Complete" || phaseWas == "Failed"
+		allowed = allowed && (!replace || !pair || !final || phaseWas == phaseNow)
+
+		kind, condition := "HostReboot", "False"
+		if replace {
+			kind = "HostReplace"
+		}
+		if frozen {
+			condition = "True"
+		}
+		object := func(phase string, targets []fuzzTarget) string {
+			return fmt.Sprintf("{spec: {operationKind: %s}, status: {phase: %q, conditions: [{type: Frozen, status: %q}], targets: [%s]}}", kind, phase, condition, shown(targets))
+		}
+		response := post(t, ValidatePath, request(t, "machineoperations/status", object(phaseWas, before), object(phaseNow, after)))
+		require.Equal(t, allowed, response.Allowed, "%s\n%s\n%v", object(phaseWas, before), object(phaseNow, after), response.Result)
 	})
 }
 

@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"cmp"
+	"maps"
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -11,16 +13,26 @@ import (
 
 // operation is the view of a MachineOperation.
 type operation struct {
-	Spec   node[operationSpec] `json:"spec"`
-	Status node[struct {
-		Targets node[[]node[target]] `json:"targets"`
-	}] `json:"status"`
+	Spec   node[operationSpec]   `json:"spec"`
+	Status node[operationStatus] `json:"status"`
 }
 
 type operationSpec struct {
 	OperationKind   node[string] `json:"operationKind"`
 	MachineRef      node[string] `json:"machineRef"`
 	MachineSelector node[any]    `json:"machineSelector"`
+}
+
+type operationStatus struct {
+	Phase      node[string]                  `json:"phase"`
+	Targets    node[[]node[target]]          `json:"targets"`
+	Conditions node[[]node[statusCondition]] `json:"conditions"`
+}
+
+// statusCondition is one entry of status.conditions.
+type statusCondition struct {
+	Type   node[string] `json:"type"`
+	Status node[string] `json:"status"`
 }
 
 // target is one entry of status.targets.
@@ -49,14 +61,14 @@ func validateOperation(was, now *operation, _ func() bool) verdict {
 	errs = append(errs, shape(before.OperationKind, after.OperationKind, "a string", path.Child("operationKind"))...)
 	errs = append(errs, shape(before.MachineRef, after.MachineRef, "a string", path.Child("machineRef"))...)
 	errs = append(errs, fleetSelector(before, after, path)...)
-	errs = append(errs, frozenOperation(was, now, path)...)
+	errs = append(errs, begunOperation(was, now, path)...)
 	return verdict{errs: errs}
 }
 
 // fleetSelector refuses a HostReplace whose selector is there and selects
 // everything: nobody replaces every host of a fleet by intent.
 func fleetSelector(was, now operationSpec, path *field.Path) field.ErrorList {
-	same := now.OperationKind.V == was.OperationKind.V && reflect.DeepEqual(now.MachineSelector.V, was.MachineSelector.V)
+	same := now.OperationKind.V == was.OperationKind.V && sameSelector(was.MachineSelector.V, now.MachineSelector.V)
 	if same || now.OperationKind.V != string(v1alpha3.HostReplace) || now.MachineSelector.V == nil {
 		return nil
 	}
@@ -75,20 +87,16 @@ func fleetSelector(was, now operationSpec, path *field.Path) field.ErrorList {
 	)}.WithOrigin("fleetSelector")
 }
 
-// frozenOperation keeps what a frozen pair was made for.
-func frozenOperation(was, now *operation, path *field.Path) field.ErrorList {
-	machine, frozen := "", false
-	for _, t := range was.Status.V.Targets.V {
-		if t.V.frozen() {
-			machine, frozen = t.V.MachineRef.V, true
-			break
-		}
-	}
-	if !frozen {
+// begunOperation keeps what an operation that has begun does, and to which
+// Machines, whatever its kind: an edit of the kind would turn a reboot that is
+// running into a replacement. Parameters may change, since one of them pauses
+// the operation.
+func begunOperation(was, now *operation, path *field.Path) field.ErrorList {
+	fact := was.Status.V.begun()
+	if fact == "" {
 		return nil
 	}
-	detail := "may not change because the image and format for Machine " + resolve.Excerpt(machine) +
-		" are frozen (status.targets); create a new MachineOperation instead"
+	detail := "may not change because this operation has begun (" + fact + "); create a new MachineOperation instead"
 	var errs field.ErrorList
 	before, after := was.Spec.V, now.Spec.V
 	if after.OperationKind != before.OperationKind {
@@ -97,8 +105,58 @@ func frozenOperation(was, now *operation, path *field.Path) field.ErrorList {
 	if after.MachineRef != before.MachineRef {
 		errs = append(errs, field.Forbidden(path.Child("machineRef"), detail))
 	}
-	if !reflect.DeepEqual(after.MachineSelector.V, before.MachineSelector.V) {
+	if !sameSelector(before.MachineSelector.V, after.MachineSelector.V) {
 		errs = append(errs, field.Forbidden(path.Child("machineSelector"), detail))
 	}
-	return errs.WithOrigin("frozenOperation")
+	return errs.WithOrigin("begunOperation")
+}
+
+// begun returns what shows that an operation has begun: a phase or a target. It
+// is empty for an operation that has not. A value of the wrong shape counts.
+func (s operationStatus) begun() string {
+	switch {
+	case s.Phase.V != "" || s.Phase.wrong != "":
+		return "status.phase is " + resolve.Excerpt(cmp.Or(s.Phase.V, s.Phase.wrong))
+	case len(s.Targets.V) > 0 || s.Targets.wrong != "":
+		return "status.targets is set"
+	}
+	return ""
+}
+
+// sameSelector reports whether two selectors mean the same. Typed clients drop
+// empty fields, so an empty field is the same as an absent one. An empty
+// selector is not the same as an absent one: it selects everything.
+func sameSelector(was, now any) bool {
+	return reflect.DeepEqual(withoutEmpty(was, "matchLabels", "matchExpressions"), withoutEmpty(now, "matchLabels", "matchExpressions"))
+}
+
+// withoutEmpty returns an object without those of the given fields that are
+// null or empty, and the objects of a list in them without empty values.
+func withoutEmpty(value any, fields ...string) any {
+	object, ok := value.(map[string]any)
+	if !ok {
+		return value
+	}
+	object = maps.Clone(object)
+	for _, name := range fields {
+		switch v := object[name].(type) {
+		case nil:
+			delete(object, name)
+		case map[string]any:
+			if len(v) == 0 {
+				delete(object, name)
+			}
+		case []any:
+			if len(v) == 0 {
+				delete(object, name)
+				continue
+			}
+			items := make([]any, len(v))
+			for i, item := range v {
+				items[i] = withoutEmpty(item, "values")
+			}
+			object[name] = items
+		}
+	}
+	return object
 }

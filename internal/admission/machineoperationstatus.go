@@ -2,10 +2,13 @@ package admission
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
@@ -26,12 +29,13 @@ func operationStatusEdits(was, now *operation) []edit {
 func validateOperationStatus(was, now *operation, _ func() bool) verdict {
 	path := field.NewPath("status")
 	errs := shape(was.Status, now.Status, "an object", path)
+	errs = append(errs, finalPhase(was, now, path.Child("phase"))...)
 	path = path.Child("targets")
 	errs = append(errs, shape(was.Status.V.Targets, now.Status.V.Targets, "a list", path)...)
 
 	// Walk the new targets for what they set, the stored ones for what is gone.
 	before, after := was.Status.V.Targets.V, now.Status.V.Targets.V
-	stored := byMachine(before)
+	stored, taken := byMachine(before), was.Status.V.frozen()
 	for i, t := range after {
 		machine := t.V.MachineRef.V
 		old, known, again := stored.next(machine)
@@ -39,6 +43,11 @@ func validateOperationStatus(was, now *operation, _ func() bool) verdict {
 			continue
 		}
 		at := path.Key(resolve.Excerpt(machine))
+		if taken && !known && !again {
+			errs = append(errs, field.ErrorList{field.Forbidden(at,
+				"may not be added because the targets of this operation are frozen (condition Frozen is True); create a new MachineOperation for this Machine",
+			)}.WithOrigin("frozenTargets")...)
+		}
 		if again {
 			err := field.Duplicate(path.Index(i).Child("machineRef"), resolve.Excerpt(machine))
 			err.Detail = "may be the target of one entry only; merge the entries"
@@ -60,6 +69,28 @@ func validateOperationStatus(was, now *operation, _ func() bool) verdict {
 		)}.WithOrigin("frozenPair")...)
 	}
 	return verdict{errs: errs}
+}
+
+// finalPhase keeps the final phase of a HostReplace with a frozen pair. Any other
+// phase is refused, not just one that would start the replacement again: a final
+// phase is taken for settled by whoever reads it.
+func finalPhase(was, now *operation, path *field.Path) field.ErrorList {
+	before := was.Status.V.Phase
+	if now.Status.V.Phase == before || !v1alpha3.OperationPhase(before.V).Finished() ||
+		was.Spec.V.OperationKind.V != string(v1alpha3.HostReplace) ||
+		!slices.ContainsFunc(was.Status.V.Targets.V, func(t node[target]) bool { return t.V.frozen() }) {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(path, "may not change because "+before.V+
+		" is final for a HostReplace whose image and format are frozen; create a new MachineOperation instead")}.WithOrigin("finalPhase")
+}
+
+// frozen reports whether the targets are frozen as a whole, which the
+// controller states in a condition.
+func (s operationStatus) frozen() bool {
+	return slices.ContainsFunc(s.Conditions.V, func(c node[statusCondition]) bool {
+		return c.V.Type.V == v1alpha3.ConditionFrozen && c.V.Status.V == string(metav1.ConditionTrue)
+	})
 }
 
 // validateInput judges the pair of one target. An image is frozen once it is
