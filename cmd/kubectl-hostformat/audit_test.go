@@ -59,3 +59,18 @@ func (s *screen) Write(text []byte) (int, error) {
 func (s *screen) String() string {
 	return strings.Join(s.lines, "") + string(bytes.TrimRight(s.line, " "))
 }
+
+// That what has begun and what is frozen may not change is no finding: it is no
+// fault of what is stored.
+func TestAuditOfWhatHasBegun(t *testing.T) {
+	const frozen = "conditions: [{type: Frozen, status: 'True'}], targets: [{machineRef: a, phase: Complete, input: {hostImage: img-a, provisioningFormat: CloudInit}}, {machineRef: b, phase: Complete, input: {provisioningFormat: CloudInit}}]}"
+	for _, object := range []string{
+		"spec: {operationKind: HostReplace, machineSelector: {matchLabels: {rack: '7'}}}\nstatus: {phase: Complete, " + frozen,
+		"spec: {operationKind: HostReplace, machineRef: a}\nstatus: {phase: InProgress, " + frozen,
+		"spec: {operationKind: HostReboot, machineRef: a}\nstatus: {phase: Failed}",
+	} {
+		stdout, _, code := newStub(t, head+"MachineOperation\nmetadata: {name: swap}\n"+object).of(t, "audit")
+		require.Equal(t, 0, code, stdout)
+		require.Equal(t, "1 object, 0 findings\n", stdout)
+	}
+}
