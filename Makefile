@@ -76,6 +76,12 @@ demo: ## Take the tour: the webhook at work, with real kubectl output.
 dev: ## Run a local cluster with the webhook until Ctrl-C; CRDS=DIR for other CRDs than ours.
 	@$(ASSETS); go build -o bin/dev ./test/dev; exec bin/dev -crds "$(CRDS)"
 
+.PHONY: proof
+proof: ## Run the long rounds that docs/reliability.md counts (about 40 minutes).
+	@$(ASSETS); export HOSTFORMAT_PROOF=1; echo "go test ./test/e2e: a hundred rounds each, and a history of 2,000 operations"; \
+		env -u KUBECONFIG go test -timeout 2h -count=1 -v -run 'TestTwoOperationsTwoProcesses|TestOverlappingSelectors|TestCrashAtRandom|TestNameReplacesAHostOnce|TestHistory' ./test/e2e \
+		| grep -a --line-buffered '^claims:\|^history:\|^ *---\|^ok\|^FAIL'
+
 .PHONY: scale
 scale: ## Run 2,000 operations on 10,000 Machines; prints time and peak memory.
 	@$(ASSETS); HOSTFORMAT_SCALE=1 go test -timeout 40m -count=1 -v -run TestScale ./test/e2e | grep -a '^scale:\|^---\|^ok\|^FAIL'

@@ -89,11 +89,12 @@ func TestCrashAtEveryStep(t *testing.T) {
 	}
 }
 
-// The process is killed a hundred times at random moments while operations
-// come in.
+// The process is killed at random moments while operations come in, also while it
+// claims their hosts: one act each, and the claims that it left behind block
+// nobody.
 func TestCrashAtRandom(t *testing.T) {
 	needsLocal(t)
-	const rounds = 100
+	rounds := roundsOf(25, 100)
 	c := newClient(t, ours)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -121,6 +122,16 @@ func TestCrashAtRandom(t *testing.T) {
 		require.Equal(t, 1, calls(t, ours, op, machines[name]).DestructiveCalls, name)
 	}
 	pairs.requireConstant(t, operations)
+	var next []string
+	for _, name := range operations {
+		next = append(next, newOperation(t, c, machines[name]))
+	}
+	for i, name := range next {
+		op := finishedWithin(t, c, name, 2*patience)
+		require.Equal(t, "Complete", phase(op), message(op))
+		require.Equal(t, 1, calls(t, ours, op, machines[operations[i]]).DestructiveCalls)
+	}
+	fmt.Printf("claims: %d rounds with SIGKILL, a provider that forgets keys: 1 act each, and 1 more for each host afterwards\n", rounds)
 }
 
 // pairRecorder watches operations and keeps every pair that they ever had.

@@ -161,5 +161,10 @@ func TestControllerPermissions(t *testing.T) {
 		assert.NoError(collect, err)
 		assert.Contains(collect, out, "HostReplaceComplete")
 	}, patience, interval)
+	// The next operation takes the claim over, and one that fails gives it back.
+	done := finished(t, c, newOperation(t, c, machine))
+	require.Equal(t, "Complete", phase(done), message(done))
+	require.NoError(t, patchSpec(t, c, machine, `{"host":{"provisioningFormat":"Ignition"}}`))
+	require.Equal(t, "Failed", phase(finished(t, c, newOperation(t, c, machine))))
 	require.NotContains(t, running.log.String(), "forbidden")
 }
