@@ -50,20 +50,17 @@ func (r *Reconciler) takeClaim(ctx context.Context, op *record, host begin.Host)
 	if claim.Holder == self {
 		return fault{}, nil // a crash happened after it was taken
 	}
-	if f := faultOf(claim.NameFault(self, host.Machine)); f.found() {
+	reason, message, err := claim.TakeFault(self, host.Machine, func(holder begin.Holder) (bool, error) { return r.active(ctx, holder) })
+	if err != nil {
+		return fault{}, err
+	}
+	if reason == begin.NameUsed {
 		if remembered, changed := claim.Remembering(op.Name); changed {
 			err = r.writeClaim(ctx, lease, host, remembered)
 		}
-		return f, err
 	}
-	if claim.Holder != (begin.Holder{}) {
-		active, err := r.active(ctx, claim.Holder)
-		if err != nil {
-			return fault{}, err
-		}
-		if active {
-			return faultOf(claim.HeldFault(host.Machine)), nil
-		}
+	if reason != "" {
+		return fault{reason, message}, err
 	}
 	return fault{}, r.writeClaim(ctx, lease, host, claim.TakenBy(self))
 }
@@ -73,8 +70,8 @@ func (r *Reconciler) takeClaim(ctx context.Context, op *record, host begin.Host)
 // somebody may have removed it since the host is not to be replaced.
 func (r *Reconciler) fenceOf(ctx context.Context, op *record, host begin.Host) (fence int64, f fault, err error) {
 	_, claim, err := r.readClaim(ctx, host)
-	if err == nil && claim.Holder != begin.HolderOf(op.MachineOperation) {
-		f = faultOf(claim.LostFault(host))
+	if err == nil {
+		f = faultOf(claim.HoldFault(begin.HolderOf(op.MachineOperation), host))
 	}
 	return int64(claim.Fence), f, err
 }
@@ -87,8 +84,8 @@ func (r *Reconciler) raiseClaim(ctx context.Context, op *record, host begin.Host
 	if err != nil {
 		return fault{}, err
 	}
-	if claim.Holder != begin.HolderOf(op.MachineOperation) {
-		return faultOf(claim.LostFault(host)), nil
+	if f := faultOf(claim.HoldFault(begin.HolderOf(op.MachineOperation), host)); f.found() {
+		return f, nil
 	}
 	if known >= math.MaxInt32 {
 		return fault{begin.ProviderFailed, fmt.Sprintf("the provider knows the fence %d for this host, which no claim can exceed", known)}, nil
@@ -164,7 +161,7 @@ func (r *Reconciler) active(ctx context.Context, holder begin.Holder) (bool, err
 	if err != nil {
 		return true, err
 	}
-	return current.UID == holder.UID && begin.Active(current.MachineOperation, r.Clock.Now()), nil
+	return holder.Active(current.MachineOperation, r.Clock.Now()), nil
 }
 
 func phaseOf(raw *unstructured.Unstructured) v1alpha3.OperationPhase {

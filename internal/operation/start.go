@@ -324,20 +324,18 @@ func (r *Reconciler) freeze(ctx context.Context, op *record, p picked) error {
 func (r *Reconciler) freezeFailed(ctx context.Context, op *record, p picked) error {
 	message := r.setFrozen(op, p)
 	name := p.undeliverable.machine.Name
-	reason := fault{resolve.IgnitionNotDeliverable, resolve.DeliveryFault(p.undeliverable.result.Pair) + "; the provider was not called"}
-	for i, one := range p.all {
-		target := p.targets[i].(map[string]any)
-		stage, why := reason.reason, reason.message
-		if resolve.DeliveryFault(one.result.Pair) == "" {
-			stage, why = begin.Halted, fmt.Sprintf("not replaced: the pair of Machine %q cannot be delivered, and an operation that cannot replace all its hosts replaces none", name)
+	one := faultOf(begin.UndeliverableFault(name, p.undeliverable.result.Pair, 1))
+	for i, target := range p.all {
+		f := one
+		if resolve.DeliveryFault(target.result.Pair) == "" {
+			f = faultOf(begin.SparedFault(name))
 		}
-		target["phase"], target["stage"] = string(v1alpha3.OperationFailed), string(stage)
-		target["message"], target["completedAt"] = bounded(why), timestamp(r.Clock.Now())
+		fields := p.targets[i].(map[string]any)
+		fields["phase"], fields["stage"] = string(v1alpha3.OperationFailed), string(f.reason)
+		fields["message"], fields["completedAt"] = bounded(f.message), timestamp(r.Clock.Now())
 	}
 	op.set(p.targets, "targets")
-	if len(p.all) > 1 {
-		reason.message = fmt.Sprintf("Machine %q: %s; no host was replaced: correct that Machine or select without it, then create a new operation", name, reason.message)
-	}
+	reason := faultOf(begin.UndeliverableFault(name, p.undeliverable.result.Pair, len(p.all)))
 	r.setFailed(op, reason)
 	if err := op.write(ctx, r.Writer); err != nil {
 		return err
@@ -435,7 +433,7 @@ func (r *Reconciler) resolveAll(ctx context.Context, machines []v1alpha3.Machine
 // named adds the Machine to a terminal error.
 func named(machine *v1alpha3.Machine, err error) error {
 	if resolveErr, ok := errors.AsType[*resolve.Error](err); ok {
-		return &resolve.Error{Reason: resolveErr.Reason, Message: fmt.Sprintf("Machine %q: %s", machine.Name, resolveErr.Message)}
+		return &resolve.Error{Reason: resolveErr.Reason, Message: begin.NamedFault(machine.Name, resolveErr.Message)}
 	}
 	return err
 }

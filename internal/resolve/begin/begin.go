@@ -93,6 +93,32 @@ func MachinesFault(op *v1alpha3.MachineOperation, machines []v1alpha3.Machine) (
 	return "", ""
 }
 
+// NamedFault adds the name of a Machine to the message of a fault, as operations
+// of several Machines need it.
+func NamedFault(machine, message string) string {
+	return fmt.Sprintf("Machine %q: %s", machine, message)
+}
+
+// UndeliverableFault says why an operation of so many Machines is refused where
+// the pair of one of them cannot be delivered; both are empty where it can. One
+// such pair spares the hosts of all.
+func UndeliverableFault(machine string, pair resolve.Pair, machines int) (resolve.Reason, string) {
+	message := resolve.DeliveryFault(pair)
+	if message == "" {
+		return "", ""
+	}
+	message += "; the provider was not called"
+	if machines > 1 {
+		message = NamedFault(machine, message+"; no host was replaced: correct that Machine or select without it, then create a new operation")
+	}
+	return resolve.IgnitionNotDeliverable, message
+}
+
+// SparedFault says why the other targets of such an operation are not replaced.
+func SparedFault(undeliverable string) (resolve.Reason, string) {
+	return Halted, fmt.Sprintf("not replaced: the pair of Machine %q cannot be delivered, and an operation that cannot replace all its hosts replaces none", undeliverable)
+}
+
 // DuplicateFault says why a target that is still to be carried out is not: one
 // before it is for the same Machine. The Machines that were seen so far are
 // kept in seen.

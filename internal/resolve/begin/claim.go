@@ -92,6 +92,17 @@ func (h Holder) String() string {
 	return h.Name + "/" + string(h.UID)
 }
 
+// Active reports whether the holder of a claim keeps others from it, given the
+// operation that is stored under its name; nil if there is none. It does if it is
+// that operation and not one of the same name, is not being deleted, has not
+// finished, and may still start if it has not.
+func (h Holder) Active(stored *v1alpha3.MachineOperation, now time.Time) bool {
+	if stored == nil || stored.UID != h.UID || stored.DeletionTimestamp != nil || stored.Status.Phase.Finished() {
+		return false
+	}
+	return len(stored.Status.Targets) > 0 || now.Sub(stored.CreationTimestamp.Time) <= mostWait
+}
+
 func parseHolder(text string) Holder {
 	name, uid, _ := strings.Cut(text, "/")
 	return Holder{name, types.UID(uid)}
@@ -154,25 +165,45 @@ func (c Claim) NameFault(op Holder, machine string) (resolve.Reason, string) {
 	return "", ""
 }
 
+// TakeFault reports why an operation may not take the claim: its name is used
+// up, or another operation that is still active holds it. active reports whether
+// a holder counts, as Holder.Active does; it is asked only where that decides.
+// The reason and the message are empty where the claim may be taken.
+func (c Claim) TakeFault(op Holder, machine string, active func(Holder) (bool, error)) (resolve.Reason, string, error) {
+	if c.Holder == op {
+		return "", "", nil
+	}
+	if reason, message := c.NameFault(op, machine); reason != "" {
+		return reason, message, nil
+	}
+	if c.Holder == (Holder{}) {
+		return "", "", nil
+	}
+	held, err := active(c.Holder)
+	if err != nil || !held {
+		return "", "", err
+	}
+	reason, message := c.HeldFault(machine)
+	return reason, message, nil
+}
+
+// HoldFault reports why an operation that has started may not call the provider
+// for a host: it does not have the claim any more. Both results are empty where it
+// has.
+func (c Claim) HoldFault(op Holder, host Host) (resolve.Reason, string) {
+	switch c.Holder {
+	case op:
+		return "", ""
+	case Holder{}:
+		return ClaimLost, fmt.Sprintf("the claim of the operation on the host was removed (Lease %s); the provider was not called", host.ClaimName())
+	default:
+		return ClaimLost, fmt.Sprintf("MachineOperation %q has claimed the host meanwhile (Lease %s); the provider was not called", c.Holder.Name, host.ClaimName())
+	}
+}
+
 // HeldFault reports that another operation that has not finished holds the claim.
 func (c Claim) HeldFault(machine string) (resolve.Reason, string) {
 	return OtherOperation, fmt.Sprintf("MachineOperation %q is replacing the host of Machine %q and has not finished; create a new operation when it has", c.Holder.Name, machine)
-}
-
-// LostFault reports that the claim is no longer with the operation that is about
-// to call the provider.
-func (c Claim) LostFault(host Host) (resolve.Reason, string) {
-	if c.Holder == (Holder{}) {
-		return ClaimLost, fmt.Sprintf("the claim of the operation on the host was removed (Lease %s); the provider was not called", host.ClaimName())
-	}
-	return ClaimLost, fmt.Sprintf("MachineOperation %q has claimed the host meanwhile (Lease %s); the provider was not called", c.Holder.Name, host.ClaimName())
-}
-
-// Active reports whether an operation that holds a claim keeps others from it: it
-// is not being deleted, has not finished, and may still start if it has not.
-func Active(op *v1alpha3.MachineOperation, now time.Time) bool {
-	late := len(op.Status.Targets) == 0 && now.Sub(op.CreationTimestamp.Time) > mostWait
-	return op.DeletionTimestamp == nil && !op.Status.Phase.Finished() && !late
 }
 
 // TakenBy returns the claim with a new holder, the next fence, and the holder

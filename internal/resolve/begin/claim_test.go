@@ -1,6 +1,7 @@
 package begin
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -118,25 +119,26 @@ func TestSharedFault(t *testing.T) {
 func TestActive(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	made := func(age time.Duration, change func(*v1alpha3.MachineOperation)) *v1alpha3.MachineOperation {
-		op := &v1alpha3.MachineOperation{}
-		op.CreationTimestamp = metav1.NewTime(now.Add(-age))
+		op := &v1alpha3.MachineOperation{ObjectMeta: metav1.ObjectMeta{Name: "swap", UID: "u-1", CreationTimestamp: metav1.NewTime(now.Add(-age))}}
 		change(op)
 		return op
 	}
-	targets := func(op *v1alpha3.MachineOperation) {
-		op.Status.Targets = []v1alpha3.OperationTarget{{MachineRef: "m"}}
-	}
 	for name, test := range map[string]struct {
-		op   *v1alpha3.MachineOperation
-		want bool
+		stored *v1alpha3.MachineOperation
+		want   bool
 	}{
 		"new":                         {made(0, func(*v1alpha3.MachineOperation) {}), true},
 		"not started within the hour": {made(time.Hour+1, func(*v1alpha3.MachineOperation) {}), false},
-		"started long ago":            {made(300*time.Hour, targets), true},
-		"finished":                    {made(0, func(op *v1alpha3.MachineOperation) { op.Status.Phase = v1alpha3.OperationFailed }), false},
-		"being deleted":               {made(0, func(op *v1alpha3.MachineOperation) { op.DeletionTimestamp = &metav1.Time{Time: now} }), false},
+		"started long ago": {made(300*time.Hour, func(op *v1alpha3.MachineOperation) {
+			op.Status.Targets = []v1alpha3.OperationTarget{{MachineRef: "m"}}
+		}), true},
+		"complete":      {made(0, func(op *v1alpha3.MachineOperation) { op.Status.Phase = v1alpha3.OperationComplete }), false},
+		"failed":        {made(0, func(op *v1alpha3.MachineOperation) { op.Status.Phase = v1alpha3.OperationFailed }), false},
+		"being deleted": {made(0, func(op *v1alpha3.MachineOperation) { op.DeletionTimestamp = &metav1.Time{Time: now} }), false},
+		"a namesake":    {made(0, func(op *v1alpha3.MachineOperation) { op.UID = "u-2" }), false},
+		"gone":          {nil, false},
 	} {
-		require.Equal(t, test.want, Active(test.op, now), name)
+		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, Holder{"swap", "u-1"}.Active(test.stored, now)) })
 	}
 }
 
@@ -207,4 +209,101 @@ func TestHaltFault(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, InFlight(targets))
+}
+
+func TestTakeFault(t *testing.T) {
+	self, other, namesake := Holder{"swap", "u-1"}, Holder{"other", "u-2"}, Holder{"swap", "u-0"}
+	for name, test := range map[string]struct {
+		claim  Claim
+		active bool
+		reason resolve.Reason
+		words  string
+	}{
+		"nobody":              {Claim{}, true, "", ""},
+		"given back":          {Claim{Fence: 3}, true, "", ""},
+		"itself":              {Claim{Holder: self}, true, "", ""},
+		"active":              {Claim{Holder: other}, true, OtherOperation, `MachineOperation "other" is replacing the host of Machine "a"`},
+		"inactive":            {Claim{Holder: other}, false, "", ""},
+		"namesake":            {Claim{Holder: namesake}, false, NameUsed, "with UID u-0"},
+		"active namesake":     {Claim{Holder: namesake}, true, NameUsed, "with UID u-0"},
+		"history":             {Claim{History: []Holder{other, namesake}}, true, NameUsed, "a name replaces a host once"},
+		"history, and active": {Claim{Holder: other, History: []Holder{namesake}}, true, NameUsed, ""},
+		"itself in history":   {Claim{History: []Holder{self}}, true, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reason, message, err := test.claim.TakeFault(self, "a", func(holder Holder) (bool, error) {
+				require.Equal(t, other, holder, "nobody else decides")
+				return test.active, nil
+			})
+			require.NoError(t, err)
+			require.Equal(t, test.reason, reason)
+			require.Equal(t, test.reason == "", message == "")
+			require.Contains(t, message, test.words)
+		})
+	}
+	_, _, err := Claim{Holder: other}.TakeFault(self, "a", func(Holder) (bool, error) { return false, errors.New("unreachable") })
+	require.EqualError(t, err, "unreachable")
+}
+
+func TestHoldFault(t *testing.T) {
+	self, other, host := Holder{"swap", "u-1"}, Holder{"other", "u-2"}, Host{Machine: "a", UID: "m-1"}
+	for name, test := range map[string]struct {
+		claim Claim
+		words string
+	}{
+		"held":     {Claim{Holder: self}, ""},
+		"removed":  {Claim{}, "the claim of the operation on the host was removed (Lease " + host.ClaimName() + ")"},
+		"other":    {Claim{Holder: other}, `MachineOperation "other" has claimed the host meanwhile (Lease ` + host.ClaimName() + ")"},
+		"namesake": {Claim{Holder: Holder{"swap", "u-0"}}, `MachineOperation "swap" has claimed`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reason, message := test.claim.HoldFault(self, host)
+			require.Equal(t, test.words == "", reason == "")
+			require.Contains(t, message, test.words)
+		})
+	}
+}
+
+func TestUndeliverableFault(t *testing.T) {
+	ignition := resolve.Pair{Image: "img-a", Format: v1alpha3.Ignition}
+	reason, message := UndeliverableFault("a", resolve.Pair{Image: "img-a", Format: v1alpha3.CloudInit}, 2)
+	require.Empty(t, reason)
+	require.Empty(t, message)
+	reason, message = UndeliverableFault("a", ignition, 1)
+	require.Equal(t, resolve.IgnitionNotDeliverable, reason)
+	require.NotContains(t, message, `Machine "a"`, "the operation names it")
+	_, message = UndeliverableFault("a", ignition, 2)
+	require.Contains(t, message, `Machine "a": the image boots with Ignition`)
+	require.Contains(t, message, "no host was replaced")
+	reason, message = SparedFault("a")
+	require.Equal(t, Halted, reason)
+	require.Contains(t, message, `the pair of Machine "a" cannot be delivered`)
+}
+
+func TestParameterFaults(t *testing.T) {
+	for name, test := range map[string]struct {
+		raw   map[string]string
+		keys  []string
+		words string
+	}{
+		"none":          {nil, nil, ""},
+		"all":           {map[string]string{"maxInFlight": "6000", "maxFailures": "1", "pause": "false"}, nil, ""},
+		"others":        {map[string]string{"force": "?"}, nil, ""},
+		"not a number":  {map[string]string{"maxInFlight": "many"}, []string{"maxInFlight"}, `spec.parameters.maxInFlight: "many" must be a whole number from 1 to 6000`},
+		"too small":     {map[string]string{"maxInFlight": "0"}, []string{"maxInFlight"}, `"0" must be`},
+		"too large":     {map[string]string{"maxFailures": "6001"}, []string{"maxFailures"}, `"6001" must be`},
+		"not a boolean": {map[string]string{"pause": "yes"}, []string{"pause"}, `spec.parameters.pause: "yes" must be "true" or "false"`},
+		"several":       {map[string]string{"pause": "", "maxFailures": "x", "maxInFlight": "x"}, []string{"maxInFlight", "maxFailures", "pause"}, "spec.parameters.maxInFlight: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var keys []string
+			for _, fault := range ParameterFaults(test.raw) {
+				keys = append(keys, fault.Key)
+			}
+			require.Equal(t, test.keys, keys)
+			_, fault := ReadParameters(test.raw)
+			require.Equal(t, test.keys == nil, fault == "")
+			require.Contains(t, fault, test.words)
+		})
+	}
 }

@@ -32,28 +32,53 @@ type Parameters struct {
 	Pause bool
 }
 
+// ParameterFault is a value of spec.parameters that cannot be read.
+type ParameterFault struct{ Key, Message string }
+
+// Error names the field and says what is allowed.
+func (f ParameterFault) Error() string { return "spec.parameters." + f.Key + ": " + f.Message }
+
 // ReadParameters reads spec.parameters. The fault says which value cannot be
 // read and what is allowed; it is empty where all can.
 func ReadParameters(raw map[string]string) (p Parameters, fault string) {
+	p, faults := parseParameters(raw)
+	if len(faults) > 0 {
+		return p, faults[0].Error()
+	}
+	return p, ""
+}
+
+// ParameterFaults returns all values of spec.parameters that cannot be read, in a
+// fixed order.
+func ParameterFaults(raw map[string]string) []ParameterFault {
+	_, faults := parseParameters(raw)
+	return faults
+}
+
+func parseParameters(raw map[string]string) (p Parameters, faults []ParameterFault) {
 	p = Parameters{MaxInFlight: 1, MaxFailures: 1}
-	for key, into := range map[string]*int{MaxInFlightParameter: &p.MaxInFlight, MaxFailuresParameter: &p.MaxFailures} {
-		text, set := raw[key]
+	for _, parameter := range []struct {
+		key  string
+		into *int
+	}{{MaxInFlightParameter, &p.MaxInFlight}, {MaxFailuresParameter, &p.MaxFailures}} {
+		text, set := raw[parameter.key]
 		if !set {
 			continue
 		}
 		number, err := strconv.Atoi(text)
 		if err != nil || number < 1 || number > v1alpha3.MaxTargets {
-			return p, fmt.Sprintf("spec.parameters.%s: %q must be a whole number from 1 to %d", key, resolve.Excerpt(text), v1alpha3.MaxTargets)
+			faults = append(faults, ParameterFault{parameter.key, fmt.Sprintf("%q must be a whole number from 1 to %d", resolve.Excerpt(text), v1alpha3.MaxTargets)})
+			continue
 		}
-		*into = number
+		*parameter.into = number
 	}
 	if text, set := raw[PauseParameter]; set {
 		if text != "true" && text != "false" {
-			return p, fmt.Sprintf(`spec.parameters.%s: %q must be "true" or "false"`, PauseParameter, resolve.Excerpt(text))
+			faults = append(faults, ParameterFault{PauseParameter, fmt.Sprintf(`%q must be "true" or "false"`, resolve.Excerpt(text))})
 		}
 		p.Pause = text == "true"
 	}
-	return p, ""
+	return p, faults
 }
 
 // InFlight returns how many targets are under way: begun, and not finished.
