@@ -33,6 +33,7 @@ const (
 	findRefuse  = "refuse"  // enforcement would refuse what is stored, if it were written now
 	findTrim    = "trim"    // it would trim it
 	findReplace = "replace" // a HostReplace would be refused
+	findWarn    = "warn"    // nothing is refused, and something else than meant may happen
 	findLegacy  = "legacy"  // a snapshot from before the format field, not finished
 	findInert   = "inert"   // a format that has no effect
 	findSchema  = "schema"  // the CRD would refuse it
@@ -60,7 +61,8 @@ now, on an object that has none. Findings are:
 
   refuse   the webhook would refuse it
   trim     the webhook would trim the image
-  replace  a HostReplace of this Machine would be refused, as explain says
+  replace  a HostReplace of this Machine, or this one, would be refused, as
+           explain says; nothing is said of claims, which come and go
   legacy   a target, not finished, whose snapshot has no format
   inert    a format of a template that has no image beside it, and no effect
 

@@ -94,7 +94,7 @@ func TestExplainDuplicateTarget(t *testing.T) {
 	for second, reason := range map[string]string{
 		"{machineRef: a, " + input + "}":                                          "DuplicateTarget",
 		"{machineRef: a, providerOperation: {operationID: job-1}, " + input + "}": "DuplicateTarget",
-		"{machineRef: a, phase: Failed, " + input + "}":                           "",
+		"{machineRef: a, phase: Complete, " + input + "}":                         "",
 		"{machineRef: b, " + input + "}":                                          "",
 	} {
 		for _, phase := range []string{"InProgress", "Complete"} {

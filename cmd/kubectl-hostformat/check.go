@@ -34,6 +34,12 @@ created. Kinds that hostformat does not guard are passed over, and so is status,
 which a create drops: what depends on the report of an agent only a cluster can
 tell (kubectl apply --dry-run=server).
 
+A HostReplace is also judged by what its controller would refuse: values of
+spec.parameters that cannot be read (replace). One with a metadata.name brings a
+warning (warn): a name replaces a host once, and tools that apply manifests again
+and again would repeat it. metadata.generateName brings none. Like every other
+finding, a warning ends check with 1.
+
 Exit status: 0 clean, 1 with findings, 2 if a file cannot be read, or if
 --with-crds finds no CRD for a manifest.`,
 		Example: `  kubectl hostformat check -f manifests/ -R
@@ -83,7 +89,8 @@ func (o *checkOptions) run() error {
 		if fault := obj.misspelt(); fault != "" {
 			findings = []finding{{Finding: findRefuse, Rule: "kind", Kind: obj.Kind, Name: obj.name(), Field: "kind", Message: fault}}
 		} else {
-			findings = judged(obj, "", nil)
+			findings = append(judged(obj, "", nil), unreadableParameters(obj)...)
+			findings = append(findings, fixedName(obj)...)
 			if known {
 				findings = append(findings, schema.check(obj)...)
 			} else if schemas != nil {

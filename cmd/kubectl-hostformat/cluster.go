@@ -76,12 +76,20 @@ func (e *unreachable) Unwrap() error { return e.err }
 // page, and how many are left as far as the API server says. Where a page
 // expires meanwhile, the walk goes on with what is stored by then.
 func (c *cluster) each(ctx context.Context, resource, selector string, chunk int64, visit func(raw []byte, left int64) error) error {
-	token := ""
-	for {
-		request := c.client.Get().Resource(resource).Param("limit", strconv.FormatInt(chunk, 10))
+	return c.pages(ctx, resource, chunk, visit, func() *rest.Request {
+		request := c.client.Get().Resource(resource)
 		if selector != "" {
 			request = request.Param("labelSelector", selector)
 		}
+		return request
+	})
+}
+
+// pages does so for what a request lists.
+func (c *cluster) pages(ctx context.Context, resource string, chunk int64, visit func(raw []byte, left int64) error, list func() *rest.Request) error {
+	token := ""
+	for {
+		request := list().Param("limit", strconv.FormatInt(chunk, 10))
 		if token != "" {
 			request = request.Param("continue", token)
 		}

@@ -88,7 +88,7 @@ func TestCheckSaysWhere(t *testing.T) {
 		"parameters: {a: 1.5}":                {Field: "spec.parameters.a", Message: "must be of type string"},
 	} {
 		t.Run(manifest, func(t *testing.T) {
-			stdout, _, code := in(t, head+"MachineOperation\nmetadata: {name: swap}\nspec: {operationKind: HostReplace, machineRef: a, "+manifest+"}\n", "check", "-f", "-", "-o", "json", "--with-crds")
+			stdout, _, code := in(t, head+"MachineOperation\nmetadata: {generateName: swap-}\nspec: {operationKind: HostReplace, machineRef: a, "+manifest+"}\n", "check", "-f", "-", "-o", "json", "--with-crds")
 			require.Equal(t, exitFindings, code)
 			var findings []finding
 			require.NoError(t, json.Unmarshal([]byte(stdout), &findings))
@@ -97,7 +97,7 @@ func TestCheckSaysWhere(t *testing.T) {
 			require.Contains(t, findings[0].Message, want.Message)
 		})
 	}
-	stdout, _, _ := in(t, head+"MachineOperation\nmetadata: {name: swap}\nspec: {operationKind: HostReplace, machineRef: a, ttlSecondsAfterFinished: 86400}\n", "check", "-f", "-", "--with-crds")
+	stdout, _, _ := in(t, head+"MachineOperation\nmetadata: {generateName: swap-}\nspec: {operationKind: HostReplace, machineRef: a, ttlSecondsAfterFinished: 86400}\n", "check", "-f", "-", "--with-crds")
 	require.Equal(t, "1 object, 0 findings\n", stdout)
 }
 

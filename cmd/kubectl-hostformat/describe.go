@@ -33,10 +33,12 @@ func (w writer) describe(value any) {
 }
 
 func (w writer) pair(indent string, e *explanation) {
+	w.provider(indent, e)
 	if e.Format != "" {
 		w.imageField(indent, "image", shownImage(e), source(e.ImageSource, e.Version), nil)
 		w.field(indent, "format", e.Format+", "+source(e.FormatSource, e.Version), nil)
 	}
+	w.claim(indent, e)
 	if e.Refused == "" {
 		w.field(indent, "refused", "no", w.green)
 	} else {
@@ -44,6 +46,52 @@ func (w writer) pair(indent string, e *explanation) {
 	}
 	if e.Note != "" {
 		w.field(indent, "note", e.Note, w.yellow)
+	}
+}
+
+// provider writes who replaces the host of a Machine, if anybody does.
+func (w writer) provider(indent string, e *explanation) {
+	switch {
+	case e.Provider != "" && e.ProviderID != "":
+		w.field(indent, "provider", shown(e.Provider)+", providerID "+shown(e.ProviderID), nil)
+	case e.Provider != "":
+		w.field(indent, "provider", shown(e.Provider)+", without a providerID", nil)
+	case e.ProviderID != "":
+		w.field(indent, "provider", "none, providerID "+shown(e.ProviderID), nil)
+	}
+}
+
+// claim writes who may replace the host of a Machine now.
+func (w writer) claim(indent string, e *explanation) {
+	c := e.Claim
+	switch {
+	case !e.asked:
+	case c == nil:
+		w.field(indent, "claim", "cannot be told", w.yellow)
+	case c.Holder != "" && e.own:
+		w.field(indent, "claim", "held by this operation (Lease "+c.Lease+")", nil)
+	case c.Holder != "":
+		w.field(indent, "claim", "held by MachineOperation "+c.Holder+" (Lease "+c.Lease+")", w.yellow)
+	case c.claim.Holder.Name != "":
+		w.field(indent, "claim", "free; last held by MachineOperation "+c.claim.Holder.Name+" (Lease "+c.Lease+")", nil)
+	case c.stored:
+		w.field(indent, "claim", "free (Lease "+c.Lease+")", nil)
+	default:
+		w.field(indent, "claim", "free", nil)
+	}
+}
+
+// shownHolder is who may replace the host of a Machine, in a table.
+func shownHolder(e *explanation) string {
+	switch {
+	case !e.asked:
+		return "-"
+	case e.Claim == nil:
+		return "?"
+	case e.Claim.Holder == "":
+		return "free"
+	default:
+		return shown(e.Claim.Holder)
 	}
 }
 
@@ -64,7 +112,7 @@ func (w writer) target(t targetExplanation) {
 	default:
 		w.imageField("    ", "snapshot", shownKept(t.Image), "and no format today: "+legacy, w.yellow)
 	}
-	if t.Refused != "" && (t.taken || t.Now == nil) {
+	if t.Refused != "" && (t.taken || t.Now == nil || t.Refused != t.Now.Refused) {
 		w.field("    ", "refused", t.Reason+": "+t.Refused, w.red)
 	}
 	missing := w.red
@@ -79,6 +127,8 @@ func (w writer) target(t targetExplanation) {
 	case t.taken && t.Reason == reasonUnreadable:
 		// That has just been said.
 	case t.Frozen && len(t.Differs) == 0:
+		w.provider("    ", t.Now)
+		w.claim("    ", t.Now)
 		w.field("    ", "today", "the Machine says the same", w.green)
 	default:
 		fmt.Fprintln(w, "    today the Machine says")

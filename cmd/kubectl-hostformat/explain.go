@@ -10,14 +10,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/resource"
 
-	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 type explainOptions struct {
@@ -29,6 +28,9 @@ type explainOptions struct {
 	output   string
 	reader   *versions
 	cluster  *cluster
+	// claimNamespace is where the controller keeps claims.
+	claimNamespace string
+	claims         *claims // nil without a cluster
 }
 
 func newExplain(streams genericiooptions.IOStreams) *cobra.Command {
@@ -42,10 +44,14 @@ frozen pairs, what its Machines say today, how they differ, and whether the
 controller would fail it, or which targets. With -f no cluster is asked:
 Machines and versions come from the files.
 
-Not judged is what depends on more than these objects: on other operations on
-the same Machines (OtherOperation), on how many targets fit one operation
-(TooManyTargets), on CRDs that are too old (SchemaTooOld), on which providers the
-controller has, on its user data (UserDataTooLarge), and on what a provider says.
+The claim on the host of a Machine says which operation may replace it. It is a
+Lease in the namespace of --claim-namespace. If you may not read Leases there,
+explain says so, and does not know whether another operation is in the way.
+
+Not judged is what depends on the controller or a provider: how many targets fit
+one operation (TooManyTargets), CRDs that are too old (SchemaTooOld), which
+providers the controller has, its user data (UserDataTooLarge), and what a
+provider says.
 
 Exit status: 0 if nothing would be refused, 1 if a Machine, an operation or an
 unfinished target would be, 2 if the question could not be answered.`,
@@ -61,6 +67,7 @@ unfinished target would be, 2 if the question could not be answered.`,
 	flags.BoolVarP(&o.files.Recursive, "recursive", "R", false, "take folders of -f with their subfolders")
 	flags.StringVarP(&o.selector, "selector", "l", "", "explain the Machines with these labels")
 	flags.BoolVar(&o.all, "all", false, "explain all Machines")
+	flags.StringVar(&o.claimNamespace, "claim-namespace", begin.DefaultClaimNamespace, "`namespace` of the Leases that say which operation may replace which host, as of the controller")
 	addOutput(cmd, &o.output)
 	return cmd
 }
@@ -88,9 +95,13 @@ func (o *explainOptions) run(ctx context.Context, args []string) error {
 	if _, err := labels.Parse(o.selector); err != nil {
 		return fmt.Errorf("-l: %w", err)
 	}
+	if faults := validation.IsDNS1123Label(o.claimNamespace); len(faults) > 0 {
+		return fmt.Errorf("--claim-namespace: %q cannot be the name of a namespace: %s", o.claimNamespace, faults[0])
+	}
 	if o.cluster, err = connect(o.config); err != nil {
 		return err
 	}
+	o.claims = newClaims(o.cluster, o.claimNamespace)
 	// One list of all versions explains any number of Machines.
 	err = o.cluster.each(ctx, "machineconfigurationversions", "", defaultChunk, func(raw []byte, _ int64) error {
 		_ = o.reader.add(raw) // what cannot be read is told where a Machine refers to it
@@ -102,16 +113,26 @@ func (o *explainOptions) run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return o.explainNamed(ctx, named)
 	}
-	var found []any
+	var found []*explanation
+	var shared *sharing
+	if o.all {
+		shared = &sharing{all: true, naming: map[string][]string{}} // no second list is needed
+	}
 	err = o.cluster.each(ctx, "machines", o.selector, defaultChunk, func(raw []byte, _ int64) error {
 		e, err := explainMachine(ctx, o.reader, raw)
 		found = append(found, e)
+		if shared != nil {
+			shared.add(hostOf(raw))
+		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return o.print(found, true)
+	if err := o.judgeHosts(ctx, found, shared); err != nil {
+		return err
+	}
+	return o.print(values(found), true)
 }
 
 // parseNames takes Machines and operations, given as kind/name, apart.
@@ -138,12 +159,19 @@ func parseNames(args []string) (named [][2]string, err error) {
 
 func (o *explainOptions) explainNamed(ctx context.Context, named [][2]string) error {
 	var found []any
+	var machines []*explanation
 	for _, one := range named {
 		e, err := o.named(ctx, one[0], one[1])
 		if err != nil {
 			return err
 		}
 		found = append(found, e)
+		if machine, ok := e.(*explanation); ok {
+			machines = append(machines, machine)
+		}
+	}
+	if err := o.judgeHosts(ctx, machines, nil); err != nil {
+		return err
 	}
 	return o.print(found, len(named) > 1)
 }
@@ -183,19 +211,27 @@ func (o *explainOptions) explainFiles(ctx context.Context) error {
 	if len(machines) == 0 {
 		return fmt.Errorf("there is no Machine in %s", strings.Join(o.files.Filenames, ", "))
 	}
-	var found []any
+	var found []*explanation
+	shared := &sharing{all: true, naming: map[string][]string{}}
 	for _, m := range machines {
 		e, err := explainMachine(ctx, o.reader, m.raw)
 		if err != nil {
 			return err
 		}
 		found = append(found, e)
+		shared.add(hostOf(m.raw))
 	}
-	return o.print(found, len(machines) > 1)
+	if err := o.judgeHosts(ctx, found, shared); err != nil {
+		return err
+	}
+	return o.print(values(found), len(machines) > 1)
 }
 
 // print prints explanations; several, and those of a selection, are a list.
 func (o *explainOptions) print(found []any, list bool) error {
+	if o.claims != nil && o.claims.unknown != "" {
+		fmt.Fprintf(o.streams.ErrOut, "warning: it cannot be told who holds the claims on hosts, and so whether another operation is in the way: %s\n", visible(o.claims.unknown))
+	}
 	var value any = found
 	if found == nil {
 		value = []any{}
@@ -227,29 +263,6 @@ func (o *explainOptions) print(found []any, list bool) error {
 	}
 	_, err := o.streams.Out.Write(text.Bytes())
 	return cmp.Or(err, refusedAny(found))
-}
-
-// explanationTable makes a row of each Machine. Unless it is to be wide, images
-// are cut to what fits beside names, which may be copied, and reasons.
-func explanationTable(machines []*explanation, wide bool) *metav1.Table {
-	table := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
-		{Name: "Name", Type: "string"}, {Name: "Image", Type: "string"}, {Name: "Format", Type: "string"}, {Name: "Refused", Type: "string"},
-		{Name: "Image from", Type: "string", Priority: 1}, {Name: "Format from", Type: "string", Priority: 1}, {Name: "Message", Type: "string", Priority: 1},
-	}}
-	const between, least = 3, len("(the current image)")
-	name, format, reason := len("NAME"), len("FORMAT"), len("REFUSED")
-	for _, e := range machines {
-		name, format, reason = max(name, len(shown(e.Name))), max(format, len(e.Format)), max(reason, len(e.Reason))
-	}
-	room := max(width-name-format-reason-3*between, least)
-	for _, e := range machines {
-		image := shownImage(e)
-		if !wide {
-			image = resolve.Cut(image, room)
-		}
-		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{shown(e.Name), image, shownOr(e.Format), shownOr(e.Reason), shownOr(string(e.ImageSource)), shownOr(string(e.FormatSource)), visible(e.Refused)}})
-	}
-	return table
 }
 
 // refusedAny is errFindings if anything that was explained is refused.

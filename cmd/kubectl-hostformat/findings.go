@@ -8,8 +8,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/json"
 
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/admission"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 // auditObject judges an object that is stored, as if what its rules read were
@@ -32,6 +34,7 @@ func auditObject(ctx context.Context, kind string, raw []byte, reader *versions)
 		return findings
 	case "MachineOperation":
 		findings := append(judged(o, "", nil), judged(o, "status", []byte("{}"))...)
+		findings = append(findings, unreadableParameters(o)...)
 		return append(findings, legacySnapshots(o)...)
 	default:
 		return judged(o, "", []byte("{}"))
@@ -84,6 +87,45 @@ func replacement(ctx context.Context, o object, reader *versions) []finding {
 		return nil // reading from memory does not fail
 	}
 	return []finding{{Finding: findReplace, Rule: e.Reason, Kind: o.Kind, Name: o.name(), Message: e.Refused}}
+}
+
+// order is a MachineOperation, as far as it is judged beyond the rules of the
+// webhook.
+type order struct {
+	Spec struct {
+		OperationKind v1alpha3.OperationKind `json:"operationKind"`
+		Parameters    map[string]string      `json:"parameters"`
+	} `json:"spec"`
+	Status struct {
+		Phase v1alpha3.OperationPhase `json:"phase"`
+	} `json:"status"`
+}
+
+// unreadableParameters are the values of spec.parameters for which the controller
+// would refuse a HostReplace. Of one that has finished, they matter no more.
+func unreadableParameters(o object) []finding {
+	var op order
+	if o.Kind != "MachineOperation" || json.Unmarshal(o.raw, &op) != nil || op.Spec.OperationKind != v1alpha3.HostReplace || op.Status.Phase.Finished() {
+		return nil
+	}
+	var findings []finding
+	for _, fault := range begin.ParameterFaults(op.Spec.Parameters) {
+		findings = append(findings, finding{Finding: findReplace, Rule: string(begin.InvalidParameters), Kind: o.Kind, Name: o.name(),
+			Field: "spec.parameters." + fault.Key, Message: fault.Message + "; correct the value"})
+	}
+	return findings
+}
+
+// fixedName warns of a HostReplace whose manifest names it. What is stored always
+// has a name, so that only manifests are asked.
+func fixedName(o object) []finding {
+	var op order
+	_ = json.Unmarshal(o.raw, &op) // what is of another shape has a finding of its own
+	if o.Kind != "MachineOperation" || o.Metadata.Name == "" || op.Spec.OperationKind != v1alpha3.HostReplace {
+		return nil
+	}
+	return []finding{{Finding: findWarn, Rule: "fixedName", Kind: o.Kind, Name: o.name(), Field: "metadata.name",
+		Message: "a HostReplace is an order, not a state, and its name replaces a host once: when a GitOps tool creates it again, the controller refuses it (NameUsed), or starts it then if it had not replaced anything; use metadata.generateName with kubectl create, or with a hook of the tool"}}
 }
 
 // legacySnapshots are the targets of an operation that still have to be carried

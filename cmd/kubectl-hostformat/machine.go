@@ -9,6 +9,7 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 // explanation is what a HostReplace would freeze for a Machine now. Its JSON
@@ -24,6 +25,16 @@ type explanation struct {
 	Refused      string         `json:"refused"`           // why, and what to do; empty if it is not
 	Reason       string         `json:"reason,omitempty"`  // the same in one word
 	Note         string         `json:"note,omitempty"`    // what to keep in mind
+
+	Provider   string            `json:"provider"`
+	ProviderID string            `json:"providerID"`
+	Claim      *claimExplanation `json:"claim"` // null where it cannot be told
+
+	host       begin.Host
+	pair       resolve.Pair
+	unresolved bool // refused because there is no pair
+	asked      bool // the cluster, for the claim
+	own        bool // the operation that is explained holds the claim
 }
 
 // reasonUnreadable is the reason of what the controller does not get to judge.
@@ -37,10 +48,16 @@ func explainMachine(ctx context.Context, reader *versions, raw []byte) (*explana
 		return &explanation{Kind: "Machine", Name: nameOf(raw), Refused: fault, Reason: reasonUnreadable}, nil
 	}
 	e, err := resolved(ctx, reader, machine)
-	if err == nil && e.Name == "" {
+	if err != nil {
+		return nil, err
+	}
+	if e.Name == "" {
 		e.Name = nameOf(raw) // of a manifest: it is still to be made
 	}
-	return e, err
+	e.host = begin.HostOf(machine)
+	e.host.Machine = e.Name
+	e.Provider, e.ProviderID = e.host.Provider, e.host.ProviderID
+	return e, nil
 }
 
 // readMachine returns a Machine, or what is wrong with it.
@@ -68,7 +85,7 @@ func resolved(ctx context.Context, reader *versions, machine *v1alpha3.Machine) 
 		result, err = resolve.Machine(machine, version)
 	}
 	if refusal, ok := errors.AsType[*resolve.Error](err); ok {
-		e.Refused, e.Reason = refusal.Message, string(refusal.Reason)
+		e.Refused, e.Reason, e.unresolved = refusal.Message, string(refusal.Reason), true
 		return e, nil
 	}
 	if fault, ok := errors.AsType[*unreadableVersion](err); ok {
@@ -78,6 +95,7 @@ func resolved(ctx context.Context, reader *versions, machine *v1alpha3.Machine) 
 	if err != nil {
 		return nil, err
 	}
+	e.pair = result.Pair
 	e.Image, e.ImageSource = result.Image, result.ImageSource
 	e.Format, e.FormatSource = string(result.Format), result.FormatSource
 	if e.Reason, e.Refused = beforeCall(result.Pair, v1alpha3.OperationInput{}, machine); e.Refused != "" {

@@ -68,6 +68,15 @@ func (o *explainOptions) operation(ctx context.Context, raw []byte) (*operationE
 	if err != nil {
 		return nil, err
 	}
+	if err := o.loadClaims(ctx, machines); err != nil {
+		return nil, err
+	}
+	_, marked := op.Annotations[begin.StartedAnnotation]
+	if taken && !marked && !e.over && e.Refused == "" {
+		if err := o.judgeMark(ctx, e, op, machines); err != nil {
+			return nil, err
+		}
+	}
 	seen := map[string]bool{}
 	for _, target := range targets {
 		t := targetExplanation{Machine: target.MachineRef, Phase: string(target.Phase), Differs: []string{},
@@ -75,12 +84,47 @@ func (o *explainOptions) operation(ctx context.Context, raw []byte) (*operationE
 		if reason, message := begin.DuplicateFault(seen, target); !t.over {
 			t.Reason, t.Refused = string(reason), message
 		}
-		if err := t.explain(ctx, o.reader, target, machines[target.MachineRef]); err != nil {
+		if err := t.explain(ctx, o.reader, op, target, machines[target.MachineRef]); err != nil {
 			return nil, err
+		}
+		if t.Now != nil {
+			o.tellClaim(t.Now)
+			t.Now.own = o.claims.holder(t.Now.host) == begin.HolderOf(op)
+		}
+		if taken && t.open(target) && t.Now != nil && t.Now.host != (begin.Host{}) {
+			t.judgeClaim(o.claims, begin.HolderOf(op), marked)
 		}
 		e.Targets = append(e.Targets, t)
 	}
+	if !taken && !e.over && e.Refused == "" {
+		return e, o.judgeStart(ctx, e, op)
+	}
 	return e, nil
+}
+
+// loadClaims reads the claims on the hosts of Machines.
+func (o *explainOptions) loadClaims(ctx context.Context, machines map[string][]byte) error {
+	var hosts []begin.Host
+	for _, raw := range machines {
+		hosts = append(hosts, hostOf(raw))
+	}
+	return o.claims.load(ctx, hosts)
+}
+
+// open reports whether a target has yet to be called for, as far as is known.
+func (t *targetExplanation) open(target v1alpha3.OperationTarget) bool {
+	return !t.over && t.Refused == "" && !target.Accepted()
+}
+
+// judgeClaim says why a target may not be called for: another operation has the
+// claim on its host. Before an operation is marked, it takes the claims that it
+// can have.
+func (t *targetExplanation) judgeClaim(claims *claims, self begin.Holder, marked bool) {
+	if !marked && claims.takeFault(self, t.Now.host).reason == "" {
+		return
+	}
+	f := claims.holdFault(self, t.Now.host)
+	t.Reason, t.Refused = string(f.reason), f.message
 }
 
 // machinesOf reads the Machines of targets. One that does not exist is not
@@ -117,7 +161,7 @@ func (o *explainOptions) machinesOf(ctx context.Context, targets []v1alpha3.Oper
 
 // explain fills in what a target has frozen, what its Machine says today, and
 // why the controller would fail it.
-func (t *targetExplanation) explain(ctx context.Context, reader *versions, target v1alpha3.OperationTarget, raw []byte) (err error) {
+func (t *targetExplanation) explain(ctx context.Context, reader *versions, op *v1alpha3.MachineOperation, target v1alpha3.OperationTarget, raw []byte) (err error) {
 	var machine *v1alpha3.Machine // nil if it is gone, or cannot be read
 	if raw != nil {
 		machine, _ = readMachine(raw)
@@ -139,8 +183,8 @@ func (t *targetExplanation) explain(ctx context.Context, reader *versions, targe
 	}
 	pair := resolve.Pair{Image: resolve.TrimImage(input.HostImage), Format: input.ProvisioningFormat}
 	t.Frozen = pair.Format != ""
-	if !t.over && t.Refused == "" && !target.Accepted() {
-		t.judge(&pair, input, machine)
+	if t.open(target) {
+		t.judge(op, target, &pair, input, machine)
 	}
 	t.Image, t.Format = pair.Image, string(pair.Format)
 	if machine != nil {
@@ -152,29 +196,45 @@ func (t *targetExplanation) explain(ctx context.Context, reader *versions, targe
 // judge says why the controller would fail a target that it has yet to call a
 // provider for, in the order in which it asks. A snapshot from before the format
 // field takes the format of today.
-func (t *targetExplanation) judge(pair *resolve.Pair, input v1alpha3.OperationInput, machine *v1alpha3.Machine) {
-	switch {
-	case t.Now == nil:
-		reason, message := resolve.PinFault(input, nil)
-		t.Reason, t.Refused = string(reason), message
+func (t *targetExplanation) judge(op *v1alpha3.MachineOperation, target v1alpha3.OperationTarget, pair *resolve.Pair, input v1alpha3.OperationInput, machine *v1alpha3.Machine) {
+	var unresolved error
+	if !t.Frozen && machine != nil {
+		var result resolve.Result
+		if result, unresolved = resolve.Snapshot(input.HostImage, machine); unresolved == nil {
+			*pair = result.Pair
+		}
+	}
+	if t.refuse(begin.TargetFault(op, target)) {
 		return
-	case machine == nil:
+	}
+	parameters, unreadable := begin.ReadParameters(op.Spec.Parameters)
+	if unreadable == "" && !parameters.Pause && t.refuse(begin.HaltFault(op.Status.Targets, parameters)) {
+		return
+	}
+	if t.Frozen && t.refuse(begin.PairFault(*pair)) {
+		return
+	}
+	if t.Now != nil && machine == nil {
 		t.Reason, t.Refused = t.Now.Reason, t.Now.Refused
 		return
-	case t.Frozen:
-		if fault := resolve.PairFault(*pair); fault != "" {
-			t.Reason, t.Refused = string(resolve.InvalidPair), fault
-			return
-		}
-	default:
-		result, err := resolve.Snapshot(input.HostImage, machine)
-		if err != nil {
-			t.Reason, t.Refused = string(resolve.NotResolved), err.Error()
-			return
-		}
-		*pair = result.Pair
 	}
-	t.Reason, t.Refused = beforeCall(*pair, input, machine)
+	switch {
+	case t.refuse(resolve.PinFault(input, machine)) || t.Frozen:
+	case unresolved != nil:
+		t.refuse(resolve.NotResolved, unresolved.Error())
+	default:
+		t.refuse(begin.PairFault(*pair))
+	}
+}
+
+// refuse keeps why the controller would fail the target, and reports whether it
+// would.
+func (t *targetExplanation) refuse(reason resolve.Reason, message string) bool {
+	if reason == "" {
+		return false
+	}
+	t.Reason, t.Refused = string(reason), message
+	return true
 }
 
 // differences names what a Machine says otherwise today than a target froze.

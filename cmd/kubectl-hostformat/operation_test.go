@@ -30,8 +30,8 @@ func TestExplainTargets(t *testing.T) {
 		"as frozen":               {"uid: u-1", img, running, frozen, "", []string{"frozen    img-a, CloudInit", "today     the Machine says the same"}},
 		"gone":                    {"", "", running, frozen, "MachineNotFound", []string{"refused   MachineNotFound: the Machine does not exist any more", "today     the Machine does not exist"}},
 		"gone, legacy":            {"", "", running, legacy, "MachineNotFound", []string{"snapshot  img-a", "from before the format field", "MachineNotFound"}},
-		"gone, ignition":          {"", "", running, ignition, "MachineNotFound", []string{"MachineNotFound: the Machine does not exist any more"}},
-		"gone, bad pair":          {"", "", running, "input: {hostImage: img-a, provisioningFormat: weird}", "MachineNotFound", nil},
+		"gone, ignition":          {"", "", running, ignition, "IgnitionNotDeliverable", []string{"today the Machine does not exist"}},
+		"gone, bad pair":          {"", "", running, "input: {hostImage: img-a, provisioningFormat: weird}", "InvalidPair", nil},
 		"going, ignition":         {"deletionTimestamp: '2026-01-01T00:00:00Z'", declaring, running, ignition, "IgnitionNotDeliverable", nil},
 		"gone, not begun":         {"", "", running, "", "MachineNotFound", []string{"an operation does not wait for it"}},
 		"going":                   {"uid: u-1, deletionTimestamp: '2026-01-01T00:00:00Z'", img, running, frozen, "MachineDeleting", []string{"MachineDeleting: the Machine is being deleted"}},
@@ -132,7 +132,7 @@ func TestExplainReadsManyMachinesAtOnce(t *testing.T) {
 			manifests = append(manifests, head+fmt.Sprintf("Machine\nmetadata: {name: m-%d}\nspec: {host: {image: img-a, provisioningFormat: CloudInit}}", n))
 			list = append(list, fmt.Sprintf("{machineRef: m-%d, input: {hostImage: img-a, provisioningFormat: CloudInit}}", n))
 		}
-		list = append(list, "{machineRef: gone, phase: Failed, input: {hostImage: img-a, provisioningFormat: CloudInit}}")
+		list = append(list, "{machineRef: gone, phase: Complete, input: {hostImage: img-a, provisioningFormat: CloudInit}}")
 		manifests = append(manifests, head+"MachineOperation\nmetadata: {name: swap}\nspec: {operationKind: HostReplace}\nstatus: {targets: ["+strings.Join(list, ", ")+"]}")
 		cluster := newStub(t, strings.Join(manifests, "\n---\n"))
 		stdout, stderr, code := cluster.of(t, "explain", "mop/swap")

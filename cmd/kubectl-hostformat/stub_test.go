@@ -22,6 +22,8 @@ type stub struct {
 	objects map[string][]map[string]any // by resource
 	mu      sync.Mutex
 	asked   []string
+	bare    bool   // it has no namespace hostformat-system
+	denied  string // resources with this prefix are forbidden
 }
 
 // newStub makes a stub that holds the documents of manifests.
@@ -31,7 +33,10 @@ func newStub(t *testing.T, manifests string) *stub {
 	for document := range strings.SplitSeq(manifests, "\n---\n") {
 		var content map[string]any
 		require.NoError(t, yaml.Unmarshal([]byte(document), &content), document)
-		resource, err := plural(fmt.Sprint(content["kind"]))
+		resource, err := "leases", error(nil)
+		if content["kind"] != "Lease" {
+			resource, err = plural(fmt.Sprint(content["kind"]))
+		}
 		require.NoError(t, err, document)
 		s.objects[resource] = append(s.objects[resource], content)
 	}
@@ -40,11 +45,29 @@ func newStub(t *testing.T, manifests string) *stub {
 
 func (s *stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, ok := strings.CutPrefix(r.URL.Path, "/apis/unbounded-cloud.io/v1alpha3/")
+	if rest, core := strings.CutPrefix(r.URL.Path, "/api/v1/"); core {
+		path, ok = rest, true
+	}
+	if rest, leases := strings.CutPrefix(r.URL.Path, "/apis/coordination.k8s.io/v1/namespaces/"); leases {
+		namespace, rest, _ := strings.Cut(rest, "/")
+		if path, ok = rest, true; namespace != "hostformat-system" {
+			path = "elsewhere/" + namespace
+		}
+	}
 	s.mu.Lock()
 	s.asked = append(s.asked, path)
 	s.mu.Unlock()
 	resource, name, single := strings.Cut(path, "/")
 	w.Header().Set("Content-Type", "application/json")
+	if s.denied != "" && strings.HasPrefix(resource, s.denied) {
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"%s is forbidden","details":{"name":%q},"code":403}`, resource, name)
+		return
+	}
+	if resource == "namespaces" && name == "hostformat-system" && !s.bare {
+		fmt.Fprint(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"hostformat-system"}}`)
+		return
+	}
 	if !ok || !single {
 		selector, _ := labels.Parse(r.URL.Query().Get("labelSelector"))
 		items := []any{}

@@ -146,15 +146,7 @@ func pairOf(target v1alpha3.OperationTarget) resolve.Pair {
 }
 
 // pairFault reports why a pair with a format is not delivered.
-func pairFault(pair resolve.Pair) fault {
-	if message := resolve.PairFault(pair); message != "" {
-		return fault{resolve.InvalidPair, message}
-	}
-	if message := resolve.DeliveryFault(pair); message != "" {
-		return fault{resolve.IgnitionNotDeliverable, message + "; the provider was not called"}
-	}
-	return fault{}
-}
+func pairFault(pair resolve.Pair) fault { return faultOf(begin.PairFault(pair)) }
 
 // untilNextAttempt is how long to wait before an attempt is repeated. One that
 // seems to lie in the future was recorded by another clock and is not waited

@@ -99,6 +99,14 @@ func NamedFault(machine, message string) string {
 	return fmt.Sprintf("Machine %q: %s", machine, message)
 }
 
+// PairFault says why a frozen pair is not delivered; both are empty where it is.
+func PairFault(pair resolve.Pair) (resolve.Reason, string) {
+	if message := resolve.PairFault(pair); message != "" {
+		return resolve.InvalidPair, message
+	}
+	return UndeliverableFault("", pair, 1)
+}
+
 // UndeliverableFault says why an operation of so many Machines is refused where
 // the pair of one of them cannot be delivered; both are empty where it can. One
 // such pair spares the hosts of all.
