@@ -98,12 +98,12 @@ func (o *auditOptions) run(ctx context.Context) error {
 	}
 	out := newReport(o.streams.Out, o.output)
 	progress := progress{out: o.streams.ErrOut, on: o.progress}
-	reader := newVersions()
+	reader, hosts := newVersions(), newSharers()
 	for _, r := range resources {
 		seen := 0
 		err := c.each(ctx, r.plural, "", o.chunk, func(raw []byte, left int64) error {
 			seen++
-			findings := auditObject(ctx, r.kind, raw, reader)
+			findings := auditObject(ctx, r.kind, raw, reader, hosts)
 			if len(findings) > 0 {
 				progress.clear()
 			}

@@ -152,6 +152,33 @@ func TestExplainSharedHost(t *testing.T) {
 	require.Equal(t, 2, strings.Count(stdout, "HostShared"), "manifests are a fleet, too")
 }
 
+// audit finds shared hosts, for each Machine that names one, and says nothing of
+// claims.
+func TestAuditSharedHosts(t *testing.T) {
+	machines := onHost("a", "bay-1", ", provisioningFormat: Ignition") + onHost("b", "bay-2", "") + onHost("c", "bay-1", ", provisioningFormat: Ignition") + onHost("d", "bay-1", "") +
+		claimOn("bay-2", "other/u-other", "") + "\n---\n" + stored("other", "", "machineRef: b", "phase: InProgress")
+	stdout, _, code := newStub(t, strings.TrimPrefix(machines, "\n---\n")).of(t, "audit", "-o", "json")
+	require.Equal(t, exitFindings, code)
+	var findings []finding
+	require.NoError(t, json.Unmarshal([]byte(stdout), &findings))
+	var found []string
+	for _, f := range findings {
+		found = append(found, f.Finding+" "+f.Rule+" "+f.Name)
+	}
+	require.Equal(t, []string{"replace IgnitionNotDeliverable a", "replace HostShared c", "replace HostShared a", "replace HostShared d"}, found)
+	require.Equal(t, `Machines "a" and "d" both name providerID "bay-1" of provider "p"; correct the wrong one, then create a new operation`, findings[3].Message)
+}
+
+// Of stored operations, audit finds parameters that cannot be read until they
+// have finished, and does not mind their names.
+func TestAuditParameters(t *testing.T) {
+	for phase, want := range map[string]int{"Pending": 1, "InProgress": 1, "Complete": 0, "Failed": 0} {
+		stdout, _, _ := newStub(t, stored("swap", "", "parameters: {maxFailures: none}", "phase: "+phase)).of(t, "audit", "-o", "json")
+		require.Equal(t, want, strings.Count(stdout, `"finding":"replace","rule":"InvalidParameters","kind":"MachineOperation","name":"swap","field":"spec.parameters.maxFailures"`), stdout)
+		require.NotContains(t, stdout, "fixedName")
+	}
+}
+
 // What the controller would refuse an operation for, over the hosts of all its
 // Machines, before it claims one.
 func TestExplainStart(t *testing.T) {

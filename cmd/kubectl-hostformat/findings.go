@@ -4,6 +4,7 @@ import (
 	"context"
 	stdjson "encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/json"
@@ -17,7 +18,7 @@ import (
 // auditObject judges an object that is stored, as if what its rules read were
 // written now on an object without it: all rules are asked, whatever was there
 // before. Versions that it is given are kept for the Machines that follow.
-func auditObject(ctx context.Context, kind string, raw []byte, reader *versions) []finding {
+func auditObject(ctx context.Context, kind string, raw []byte, reader *versions, hosts *sharers) []finding {
 	o, err := parse(raw)
 	o.Kind = kind // the items of a list do not have one
 	if err != nil {
@@ -25,7 +26,7 @@ func auditObject(ctx context.Context, kind string, raw []byte, reader *versions)
 	}
 	switch kind {
 	case "Machine":
-		return append(judged(o, "", onlyStatus(raw)), replacement(ctx, o, reader)...)
+		return append(judged(o, "", onlyStatus(raw)), replacements(ctx, o, reader, hosts)...)
 	case "MachineConfigurationVersion":
 		findings := judged(o, "", []byte("{}"))
 		if err := reader.add(raw); err != nil {
@@ -77,6 +78,52 @@ func judged(o object, subresource string, was []byte) []finding {
 		path, message, _ := strings.Cut(warning, ": ")
 		add(findInert, "inertFormat", path, message)
 	}
+	return findings
+}
+
+// replacements are why a HostReplace of a Machine would be refused now, if so. A
+// host that a second Machine names is found where that one is read: what was said
+// of the first one is told then.
+func replacements(ctx context.Context, o object, reader *versions, hosts *sharers) []finding {
+	shared := hosts.add(hostOf(o.raw))
+	if machine, _ := readMachine(o.raw); len(shared) == 0 || machine == nil {
+		shared = slices.DeleteFunc(shared, func(f finding) bool { return f.Name == o.name() })
+		return append(replacement(ctx, o, reader), shared...)
+	}
+	return shared
+}
+
+// sharers finds Machines that name one host. Of each host it keeps the first, and
+// whether that was told.
+type sharers struct{ first map[string]sharer }
+
+type sharer struct {
+	machine string
+	told    bool
+}
+
+func newSharers() *sharers { return &sharers{map[string]sharer{}} }
+
+// add returns the findings that a Machine brings, for itself and for the first
+// one that names its host.
+func (s *sharers) add(host begin.Host) []finding {
+	if host.ProviderID == "" {
+		return nil
+	}
+	name := host.ClaimName()
+	first, known := s.first[name]
+	if !known {
+		s.first[name] = sharer{machine: host.Machine}
+		return nil
+	}
+	reason, message := begin.SharedFault(host, []string{first.machine})
+	var findings []finding
+	for _, machine := range []string{host.Machine, first.machine} {
+		if machine == host.Machine || !first.told {
+			findings = append(findings, finding{Finding: findReplace, Rule: string(reason), Kind: "Machine", Name: machine, Message: message})
+		}
+	}
+	s.first[name] = sharer{first.machine, true}
 	return findings
 }
 
