@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
 
@@ -58,7 +60,7 @@ func (c *claims) load(ctx context.Context, hosts []begin.Host) error {
 	}
 	holders := map[string]bool{}
 	for name := range wanted {
-		if holder := c.byLease[name].Holder.Name; begin.NamesMachine(holder) { // MachineOperations are named as Machines are
+		if holder := c.byLease[name].Holder.Name; begin.NamesObject(holder) { // MachineOperations are named as Machines are
 			holders[holder] = true
 		}
 	}
@@ -118,12 +120,19 @@ func (c *claims) loadLeases(ctx context.Context, wanted map[string]bool) error {
 
 func (c *claims) loadOperations(ctx context.Context, wanted map[string]bool) error {
 	keep := func(raw []byte) error {
-		full := &v1alpha3.MachineOperation{}
-		if err := json.Unmarshal(raw, full); err != nil {
+		var full struct { // what decides whether it is active, whatever else it holds
+			metav1.ObjectMeta `json:"metadata"`
+			Status            struct {
+				Phase   v1alpha3.OperationPhase `json:"phase"`
+				Targets []struct{}              `json:"targets"`
+			} `json:"status"`
+		}
+		if err := json.Unmarshal(raw, &full); err != nil {
 			return fmt.Errorf("MachineOperation %s, which holds a claim, cannot be read: %w", nameOf(raw), err)
 		}
-		kept := &v1alpha3.MachineOperation{Status: v1alpha3.MachineOperationStatus{Phase: full.Status.Phase}}
-		kept.UID, kept.DeletionTimestamp = full.UID, full.DeletionTimestamp
+		kept := &v1alpha3.MachineOperation{}
+		kept.UID, kept.CreationTimestamp, kept.DeletionTimestamp = full.UID, full.CreationTimestamp, full.DeletionTimestamp
+		kept.Status.Phase, kept.Status.Targets = full.Status.Phase, make([]v1alpha3.OperationTarget, min(len(full.Status.Targets), 1))
 		c.operations[full.Name] = kept
 		return nil
 	}
@@ -151,7 +160,9 @@ func (c *claims) loadOperations(ctx context.Context, wanted map[string]bool) err
 }
 
 // active reports whether a holder counts, given what was loaded.
-func (c *claims) active(holder begin.Holder) bool { return holder.Active(c.operations[holder.Name]) }
+func (c *claims) active(holder begin.Holder) bool {
+	return holder.Active(c.operations[holder.Name], time.Now())
+}
 
 // of returns the claim on a host that was loaded; nil where it cannot be told.
 func (c *claims) of(host begin.Host) *claimExplanation {

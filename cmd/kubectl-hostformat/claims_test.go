@@ -236,7 +236,8 @@ func requireOperation(t *testing.T, cluster *stub, reason string, targets []stri
 // What the controller would fail targets for that are frozen already.
 func TestExplainFrozenClaims(t *testing.T) {
 	const (
-		marked   = ", annotations: {hostformat.unbounded-cloud.io/started: u-swap}"
+		started  = ", annotations: {hostformat.unbounded-cloud.io/started: u-swap}"
+		marked   = ", annotations: {hostformat.unbounded-cloud.io/started: u-swap, hostformat.unbounded-cloud.io/claimed: 'true'}"
 		frozen   = ", conditions: [{type: Frozen, status: 'True'}]"
 		own      = "swap/u-swap"
 		accepted = ", attempts: 1, providerOperation: {provider: p, operationID: job-1}"
@@ -256,7 +257,8 @@ func TestExplainFrozenClaims(t *testing.T) {
 		want                                []string
 	}{
 		"held":                       {marked, "machineRef: a", a, frozen, claimOn("bay-1", own, ""), "", "", []string{""}},
-		"removed by hand":            {marked, "machineRef: a", a, frozen, "", "", "", []string{""}},
+		"removed by hand":            {marked, "machineRef: a", a, frozen, "", "", "", []string{"ClaimLost"}},
+		"started before claims":      {started, "machineRef: a", a, frozen, "", "", "", []string{""}},
 		"lost":                       {marked, "machineRef: a", a, frozen, running + lost, "", "", []string{"ClaimLost"}},
 		"lost, holder gone":          {marked, "machineRef: a", a, frozen, lost, "", "", []string{"ClaimLost"}},
 		"lost, not known":            {marked, "machineRef: a", a, frozen, running + lost, "leases", "", []string{""}},
@@ -265,7 +267,7 @@ func TestExplainFrozenClaims(t *testing.T) {
 		"another Machine":            {marked, "machineRef: b", a, frozen, claimOn("bay-1", own, ""), "", "", []string{"TargetMismatch"}},
 		"another Machine, accepted":  {marked, "machineRef: b", target("a", "bay-1", accepted), frozen, claimOn("bay-1", own, ""), "", "", []string{""}},
 		"without pins":               {marked, "machineRef: a", unpinned, frozen, "", "", "", []string{"TargetMismatch"}},
-		"without pins, others":       {marked, "machineRef: a", unpinned, "", "", "", "", []string{""}},
+		"without pins, others":       {marked, "machineRef: a", unpinned, "", claimOn("bay-1", own, ""), "", "", []string{""}},
 		"halted":                     {marked, "machineRef: ''", target("a", "bay-1", ", phase: Failed") + ", " + b, frozen, claimOn("bay-2", own, ""), "", "", []string{"", "Halted"}},
 		"more may fail":              {marked, "parameters: {maxFailures: '2'}", target("a", "bay-1", ", phase: Failed") + ", " + b, frozen, claimOn("bay-2", own, ""), "", "", []string{"", ""}},
 		"paused":                     {marked, "parameters: {pause: 'true'}", target("a", "bay-1", ", phase: Failed") + ", " + b, frozen, claimOn("bay-2", own, ""), "", "", []string{"", ""}},

@@ -71,7 +71,7 @@ func (o *explainOptions) operation(ctx context.Context, raw []byte) (*operationE
 	if err := o.loadClaims(ctx, machines); err != nil {
 		return nil, err
 	}
-	_, marked := op.Annotations[begin.StartedAnnotation]
+	marked := begin.Marked(op)
 	if taken && !marked && !e.over && e.Refused == "" {
 		if err := o.judgeMark(ctx, e, op, machines); err != nil {
 			return nil, err

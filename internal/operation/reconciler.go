@@ -146,8 +146,6 @@ func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result
 	if op.Spec.OperationKind != v1alpha3.HostReplace || op.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
-	_, marked := op.Annotations[begin.StartedAnnotation]
-	_, claimed := op.Annotations[begin.ClaimedAnnotation]
 	copied := faultOf(begin.CopyFault(op.MachineOperation))
 	switch {
 	case op.Status.Phase.Finished():
@@ -158,7 +156,7 @@ func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result
 		return r.start(ctx, op)
 	case !r.canCall(op):
 		return reconcile.Result{}, nil // another process froze it, for a provider that it has
-	case !marked || !claimed:
+	case !begin.Marked(op.MachineOperation):
 		return reconcile.Result{}, r.mark(ctx, op)
 	}
 	return r.advance(ctx, op)

@@ -22,16 +22,16 @@ func TestHowto(t *testing.T) {
 	c := newClient(t, cluster)
 
 	// The fleet that the page takes for granted.
-	const external = "external: {provider: Simulated, providerID: bay}"
+	external := func(bay string) string { return "external: {provider: Simulated, providerID: " + bay + "}" }
 	of := func(more string) string {
 		return "metadata: {labels: {example.com/rack: '3'}}\nspec: {" + more + "}\n" + ignition
 	}
 	store(t, c, "machineconfigurations", object(t, "machineconfigurations", "rack3", "spec: {template: {host: {image: flatcar-4230, provisioningFormat: Ignition}}}"))
 	for name, text := range map[string]string{
-		"worker-1": "spec: {host: {image: flatcar-4230, provisioningFormat: Ignition, " + external + "}}\n" + ignition,
-		"worker-2": of("configurationRef: {name: rack3}, host: {" + external + "}"),
-		"worker-3": of("configurationRef: {name: rack3, version: 1}, host: {" + external + "}"),
-		"worker-4": "spec: {host: {image: flatcar-4230, " + external + "}}\n" + ignition, // reported after the image was set
+		"worker-1": "spec: {host: {image: flatcar-4230, provisioningFormat: Ignition, " + external("bay-1") + "}}\n" + ignition,
+		"worker-2": of("configurationRef: {name: rack3}, host: {" + external("bay-2") + "}"),
+		"worker-3": of("configurationRef: {name: rack3, version: 1}, host: {" + external("bay-3") + "}"),
+		"worker-4": "spec: {host: {image: flatcar-4230, " + external("bay-4") + "}}\n" + ignition, // reported after the image was set
 	} {
 		store(t, c, "machines", object(t, "machines", name, text))
 	}

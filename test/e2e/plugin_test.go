@@ -51,7 +51,7 @@ func TestExplainOperation(t *testing.T) {
 	c := newClient(t, ours)
 	machine, operation := uniqueName(), uniqueName()
 	store(t, c, "machines", object(t, "machines", machine, "spec: {host: {image: img-b, provisioningFormat: Ignition}}"))
-	store(t, c, "machineoperations", object(t, "machineoperations", operation, "{spec: {operationKind: HostReplace, machineRef: "+machine+"}, status: {phase: InProgress, targets: ["+
+	store(t, c, "machineoperations", object(t, "machineoperations", operation, "{spec: {operationKind: HostReplace, machineSelector: {matchLabels: {rack: '"+machine+"'}}}, status: {phase: InProgress, targets: ["+
 		"{machineRef: "+machine+", input: {hostImage: img-a, provisioningFormat: CloudInit}}, {machineRef: gone, input: {hostImage: img-c}}]}}"))
 	stdout, stderr, code := plugin(t, ours, "explain", "mop/"+operation)
 	require.Equal(t, 1, code, "the controller would fail the target whose Machine is gone: %s", stderr)

@@ -30,6 +30,14 @@ const DefaultClaimNamespace = "hostformat-system"
 // lack it, and claim their hosts before they go on.
 const ClaimedAnnotation = "hostformat.unbounded-cloud.io/claimed"
 
+// Marked reports whether an operation has been started and has claimed its hosts:
+// from then on, its targets may be called for.
+func Marked(op *v1alpha3.MachineOperation) bool {
+	_, started := op.Annotations[StartedAnnotation]
+	_, claimed := op.Annotations[ClaimedAnnotation]
+	return started && claimed
+}
+
 // What a claim keeps besides its holder and its fence.
 const (
 	// MachineAnnotation names the Machine that the host was last claimed for.
