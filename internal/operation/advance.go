@@ -189,15 +189,18 @@ func (r *Reconciler) save(ctx context.Context, op *record) error {
 	if len(failed) == 0 {
 		return nil
 	}
-	kept := map[string]bool{} // by another target for the same host
+	kept := map[string]bool{} // Machines and claims of targets that have used theirs, or may
 	for _, target := range op.Status.Targets {
-		if host, pinned := begin.PinnedHost(target); pinned && (target.Begun() || !target.Phase.Finished()) {
-			kept[host.ClaimName()] = true
+		if target.Begun() || !target.Phase.Finished() {
+			kept[target.MachineRef] = true
+			if host, pinned := begin.PinnedHost(target); pinned {
+				kept[host.ClaimName()] = true
+			}
 		}
 	}
 	for _, index := range failed {
 		target := op.Status.Targets[index]
-		if target.Begun() {
+		if target.Begun() || kept[target.MachineRef] {
 			continue
 		}
 		host, pinned := begin.PinnedHost(target)

@@ -379,54 +379,6 @@ func TestMixedProviders(t *testing.T) {
 	require.Equal(t, 1, actsOn(t, dir, rack+"-a"))
 }
 
-// A status write that turns an operation back and adds a Machine to it, while no
-// webhook runs, does not replace that Machine.
-func TestTargetsOfOthers(t *testing.T) {
-	needsLocal(t)
-	c := newClient(t, ours)
-	pair := `"input":{"hostImage":"img-x","provisioningFormat":"CloudInit"`
-	for name, test := range map[string]struct{ fields, target, words string }{
-		"another Machine": {"machineRef: NAME-a", `{"machineRef":"NAME-b",` + pair + `,"machineUID":"UID","provider":"Simulated","providerID":"ID"}}`, "spec.machineRef names Machine"},
-		"without pins":    {"machineSelector: {matchLabels: {only: NAME}}", `{"machineRef":"NAME-b",` + pair + `}}`, "frozen with a Machine UID and a provider"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r, dir := newReconciler(t, asRead)
-			rack := addRack(t, c, "-a", "-b")
-			_, err := c.of("machines").Patch(t.Context(), rack+"-a", types.MergePatchType, []byte(`{"metadata":{"labels":{"only":"`+rack+`"}}}`), metav1.PatchOptions{})
-			require.NoError(t, err)
-			op := createOperation(t, c, uniqueName(), strings.ReplaceAll(test.fields, "NAME", rack))
-			_, err = r.Reconcile(t.Context(), requestFor(op.GetName()))
-			require.NoError(t, err)
-			// Past the webhook and the CEL rules: what this process reads.
-			b := get(t, c, "machines", rack+"-b")
-			id, _, _ := unstructured.NestedString(b.Object, "spec", "host", "external", "providerID")
-			var added map[string]any
-			require.NoError(t, json.Unmarshal([]byte(strings.NewReplacer("NAME", rack, `"UID"`, `"`+string(b.GetUID())+`"`, `"ID"`, `"`+id+`"`).Replace(test.target)), &added))
-			r.Live = reader{Reader: r.Live, get: func(ctx context.Context, key ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
-				u, ok := o.(*unstructured.Unstructured)
-				if !ok || key.Name != op.GetName() {
-					return false, nil
-				}
-				fresh, err := c.of("machineoperations").Get(ctx, key.Name, metav1.GetOptions{})
-				if err != nil {
-					return true, err
-				}
-				targets, _, _ := unstructured.NestedSlice(fresh.Object, "status", "targets")
-				if len(targets) == 1 {
-					require.NoError(t, unstructured.SetNestedSlice(fresh.Object, append(targets, added), "status", "targets"))
-				}
-				fresh.DeepCopyInto(u)
-				return true, nil
-			}}
-			done := reconcileUntilFinished(t, c, r, op.GetName())
-			target := targetOf(t, done, 1)
-			require.Equal(t, []any{rack + "-b", "Failed", "TargetMismatch"}, []any{target["machineRef"], target["phase"], target["stage"]})
-			require.Contains(t, target["message"], test.words)
-			require.Zero(t, actsOn(t, dir, rack+"-b"))
-		})
-	}
-}
-
 // Operations that the version before has frozen have no claim; they go on, and
 // claim their hosts before the next call.
 func TestUpgrade(t *testing.T) {

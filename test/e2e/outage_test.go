@@ -17,9 +17,10 @@ import (
 func TestOutage(t *testing.T) {
 	needsLocal(t)
 	c := newClient(t, ours)
-	machine, operation := uniqueName(), uniqueName()
+	machine, operation, waiting := uniqueName(), uniqueName(), uniqueName()
 	store(t, c, "machines", object(t, "machines", machine, "spec: {host: {image: img-a, provisioningFormat: CloudInit}}"))
 	store(t, c, "machineoperations", object(t, "machineoperations", operation, "{"+replace1+", "+pair+"}"))
+	createOperation(t, c, waiting, "machineRef: worker-1")
 
 	require.NoError(t, ours.KillWebhook())
 	t.Cleanup(func() { require.NoError(t, ours.StartWebhook(context.Background())) })
@@ -50,7 +51,7 @@ func TestOutage(t *testing.T) {
 			{"machines.mutate", "machines", machine, `{"spec":{"host":{"image":" img-b"}}}`, ""},
 			{"machines.validate", "machines", machine, `{"spec":{"host":{"image":"img\u200bb"}}}`, ""},
 			{"machines.validate", "machines", machine, `{"spec":{"host":{"provisioningFormat":null}}}`, ""},
-			{"machineoperations.validate", "machineoperations", operation, `{"spec":{"machineRef":"worker-9"}}`, ""},
+			{"machineoperations.validate", "machineoperations", waiting, `{"spec":{"machineRef":null,"machineSelector":{}}}`, ""},
 			{"machineoperations-status.validate", "machineoperations", operation, `{"status":{"targets":[]}}`, "status"},
 			{"machineoperations-status.mutate", "machineoperations", operation, `{"status":{"targets":[{"machineRef":"b","input":{"hostImage":" b"}}]}}`, "status"},
 		} {

@@ -52,7 +52,7 @@ func TestPins(t *testing.T) {
 			var once sync.Once
 			p.judge = func(r *http.Request) fault {
 				// Everything after the freeze waits for the change.
-				if r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/machineoperations/") && !isStatusWrite(r) {
+				if isMark(r) {
 					once.Do(func() { close(stopped) })
 					return conflict
 				}
@@ -79,6 +79,11 @@ func TestPins(t *testing.T) {
 	}
 }
 
+// isMark reports whether a request marks an operation as started.
+func isMark(r *http.Request) bool {
+	return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/machineoperations/") && !strings.HasSuffix(r.URL.Path, "/status")
+}
+
 func patchSpec(t *testing.T, c client, machine, spec string) error {
 	t.Helper()
 	_, err := c.of("machines").Patch(context.Background(), machine, types.MergePatchType, []byte(`{"spec":`+spec+`}`), metav1.PatchOptions{})
@@ -96,7 +101,7 @@ func TestOperationDeleted(t *testing.T) {
 		stopped := make(chan struct{})
 		var once sync.Once
 		p.judge = func(r *http.Request) fault {
-			if r.Method == http.MethodPatch && !isStatusWrite(r) {
+			if isMark(r) {
 				once.Do(func() { close(stopped) })
 				return conflict
 			}

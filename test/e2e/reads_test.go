@@ -188,7 +188,7 @@ func TestReadsThatFail(t *testing.T) {
 	op := reconcileUntilFinished(t, c, r, newOperation(t, c, machine))
 	require.Equal(t, "Complete", phase(op), message(op))
 	require.Equal(t, "img-t", inputOf(t, op)["hostImage"])
-	require.Len(t, reads, 4, "operation, Machine, version and claim")
+	require.Len(t, reads, 5, "operation, also its metadata alone, Machine, version and claim")
 }
 
 // An operation that another process froze, for a provider that this one lacks,

@@ -200,7 +200,9 @@ func TestHaltFault(t *testing.T) {
 	failed := v1alpha3.OperationTarget{MachineRef: "m-1", Phase: v1alpha3.OperationFailed, Message: "it does not boot"}
 	complete := v1alpha3.OperationTarget{Phase: v1alpha3.OperationComplete, Attempts: 1}
 	running := v1alpha3.OperationTarget{Phase: v1alpha3.OperationInProgress, Attempts: 1}
-	targets := []v1alpha3.OperationTarget{complete, failed, failed, running, {}}
+	added := v1alpha3.OperationTarget{MachineRef: "m-0", Phase: v1alpha3.OperationFailed, Stage: string(DuplicateTarget)}
+	mismatch := v1alpha3.OperationTarget{MachineRef: "m-0", Phase: v1alpha3.OperationFailed, Stage: string(TargetMismatch)}
+	targets := []v1alpha3.OperationTarget{complete, added, mismatch, failed, failed, running, {}}
 	for most, halted := range map[int]bool{1: true, 2: true, 3: false} {
 		reason, message := HaltFault(targets, Parameters{MaxFailures: most})
 		require.Equal(t, halted, reason == Halted, most)

@@ -93,12 +93,13 @@ func InFlight(targets []v1alpha3.OperationTarget) int {
 }
 
 // HaltFault reports why no further target may begin: as many have failed as
-// spec.parameters.maxFailures allows. It names the first. Both results are empty
-// where another target may begin.
+// spec.parameters.maxFailures allows. It names the first. What others added to the
+// targets is no host that failed. Both results are empty where another target may
+// begin.
 func HaltFault(targets []v1alpha3.OperationTarget, p Parameters) (resolve.Reason, string) {
 	failed, first := 0, -1
 	for i := range targets {
-		if targets[i].Phase == v1alpha3.OperationFailed {
+		if targets[i].Phase == v1alpha3.OperationFailed && targets[i].Stage != string(DuplicateTarget) && targets[i].Stage != string(TargetMismatch) {
 			if failed++; failed == 1 {
 				first = i
 			}
