@@ -3,6 +3,7 @@ package operation
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"testing"
@@ -131,6 +132,7 @@ func operations(n int) []*unstructured.Unstructured {
 func TestPaged(t *testing.T) {
 	const size = 20
 	expired := apierrors.NewResourceExpired("the continue token is too old")
+	gone := &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonGone}}
 	for name, test := range map[string]struct {
 		objects int
 		refuse  func(int, metav1.ListOptions) error
@@ -141,7 +143,7 @@ func TestPaged(t *testing.T) {
 		"one page":             {20, nil, []string{""}, nil},
 		"three pages":          {45, nil, []string{"", "20", "40"}, nil},
 		"an expired token":     {45, func(n int, _ metav1.ListOptions) error { return errorIf(n == 3, expired) }, []string{"", "20", "40", "", "20", "40"}, nil},
-		"one that is gone":     {45, func(n int, _ metav1.ListOptions) error { return errorIf(n == 2, apierrors.NewGone("gone")) }, []string{"", "20", "", "20", "40"}, nil},
+		"one that is gone":     {45, func(n int, _ metav1.ListOptions) error { return errorIf(n == 2, gone) }, []string{"", "20", "", "20", "40"}, nil},
 		"tokens always expire": {45, func(_ int, o metav1.ListOptions) error { return errorIf(o.Continue != "", expired) }, []string{"", "20", "", "20", "", "20"}, expired},
 		"another error":        {45, func(n int, _ metav1.ListOptions) error { return errorIf(n == 2, context.DeadlineExceeded) }, []string{"", "20"}, context.DeadlineExceeded},
 	} {
