@@ -183,6 +183,8 @@ func TestConditionsSkip(t *testing.T) {
 		"selected by an expression":   {"machineoperations", "", "spec: {operationKind: HostReplace, machineSelector: {matchExpressions: [{key: rack, operator: Exists}]}}"},
 		"a reboot of all":             {"machineoperations", "", "spec: {operationKind: HostReboot, machineSelector: {}}"},
 		"an edit before the start":    {"machineoperations", "{spec: {operationKind: HostReplace, machineRef: worker-1}, status: {message: m, targets: []}}", "spec: {operationKind: HostReplace, machineRef: worker-2}"},
+		"a pause of a started one": {"machineoperations", started,
+			"{metadata: {name: a, generation: 2}, spec: {operationKind: HostReplace, machineRef: worker-1, parameters: {pause: 'true'}}, " + frozenTarget + "}"},
 		"a finalizer on a started one": {"machineoperations", started,
 			"{metadata: {name: a, finalizers: [example.com/a]}, spec: {operationKind: HostReplace, machineRef: worker-1}, " + frozenTarget + "}"},
 		"a finalizer on a reboot": {"machineoperations", "{spec: {operationKind: HostReboot, machineRef: worker-1}, status: {phase: InProgress}}",

@@ -144,7 +144,7 @@ var tour = []chapter{
 			says: []string{"status.targets[worker-1]: Required value: may not be removed because its image and format are frozen"}},
 		{why: "... nor by pointing the operation at another Machine.",
 			args: `patch mop replace-worker-1 --type=merge -p '{"spec":{"machineRef":"worker-3"}}'`, refused: true,
-			says: []string{"spec.machineRef: Forbidden: may not change because the image and format for Machine worker-1 are frozen"}},
+			says: []string{"spec.machineRef: Forbidden: machineRef may not change once the operation has begun"}},
 		{why: "Progress is free to be recorded.",
 			args: `patch mop replace-worker-1 --subresource=status --type=json -p '[{"op":"replace","path":"/status/phase","value":"Complete"},{"op":"add","path":"/status/targets/0/attempts","value":1}]'`,
 			says: []string{"patched"}},

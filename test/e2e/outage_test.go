@@ -33,6 +33,12 @@ func TestOutage(t *testing.T) {
 		require.NoError(t, patch("machines", machine, `{"status":{"observedProvisioningFormat":"Ignition"}}`, "status"))
 		require.ErrorContains(t, patch("machines", machine, `{"status":{"observedProvisioningFormat":"ignition"}}`, "status"), `supported values: "CloudInit", "Ignition"`)
 	})
+	t.Run("an operation can be paused", func(t *testing.T) {
+		if everyWrite {
+			t.Skip("the matchConditions let it pass by the webhook")
+		}
+		require.NoError(t, patch("machineoperations", operation, `{"spec":{"parameters":{"pause":"true"}}}`))
+	})
 	t.Run("other API groups go on", func(t *testing.T) {
 		for _, manifest := range []string{
 			"{apiVersion: v1, kind: Namespace, metadata: {name: outage}}",

@@ -58,7 +58,7 @@ func TestScale(t *testing.T) {
 	fmt.Printf("scale: %d Machines created in %s\n", operations*machinesEach, time.Since(start).Round(time.Second))
 	inParallel(operations, func(i int) error {
 		_, err := c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", fmt.Sprintf("scale-%05d", i),
-			fmt.Sprintf("spec: {operationKind: HostReplace, machineSelector: {matchLabels: {rack: '%d'}}}", i)), metav1.CreateOptions{})
+			fmt.Sprintf("spec: {operationKind: HostReplace, parameters: {maxInFlight: '%d'}, machineSelector: {matchLabels: {rack: '%d'}}}", machinesEach, i)), metav1.CreateOptions{})
 		return err
 	})
 
