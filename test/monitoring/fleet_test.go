@@ -136,14 +136,16 @@ func (f *fleet) replace(c *assert.CollectT, name string, which int) {
 	}
 	which %= len(specs)
 	legacy := which == 1
-	assert.NoError(c, f.create("machines", name, "spec: {"+fmt.Sprintf(specs[which], "external: {provider: Simulated, providerID: chassis-1}")+"}"))
-	kind := "HostReplace"
+	external := "external: {provider: %s, providerID: " + name + "}"
+	provider := "Simulated"
 	if legacy {
-		kind = "HostReboot" // until its snapshot is there
+		provider = "Other" // until its snapshot is there, as another controller would write it
 	}
-	assert.NoError(c, f.create("machineoperations", name, "spec: {operationKind: "+kind+", machineRef: "+name+"}"))
+	assert.NoError(c, f.create("machines", name, "spec: {"+fmt.Sprintf(specs[which], fmt.Sprintf(external, provider))+"}"))
+	assert.NoError(c, f.create("machineoperations", name, "spec: {operationKind: HostReplace, machineRef: "+name+"}"))
 	if legacy {
 		assert.NoError(c, f.patch("machineoperations", name, types.MergePatchType, "status: {targets: [{machineRef: "+name+", input: {hostImage: img-old}}]}", "status"))
-		assert.NoError(c, f.patch("machineoperations", name, types.MergePatchType, "spec: {operationKind: HostReplace}"))
+		assert.NoError(c, f.patch("machines", name, types.MergePatchType, "spec: {host: {"+fmt.Sprintf(external, "Simulated")+"}}"))
+		assert.NoError(c, f.patch("machineoperations", name, types.MergePatchType, "metadata: {labels: {handed-over: 'true'}}"))
 	}
 }
