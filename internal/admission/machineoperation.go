@@ -1,9 +1,8 @@
 package admission
 
 import (
-	"cmp"
-	"maps"
 	"reflect"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -114,9 +113,9 @@ func begunOperation(was, now *operation, path *field.Path) field.ErrorList {
 // begun returns what shows that an operation has begun: a phase or a target. It
 // is empty for an operation that has not. A value of the wrong shape counts.
 func (s operationStatus) begun() string {
-	switch {
-	case s.Phase.V != "" || s.Phase.wrong != "":
-		return "status.phase is " + resolve.Excerpt(cmp.Or(s.Phase.V, s.Phase.wrong))
+	switch phase := s.Phase.V + s.Phase.wrong; { // one of them at most
+	case phase != "":
+		return "status.phase is " + resolve.Excerpt(phase)
 	case len(s.Targets.V) > 0 || s.Targets.wrong != "":
 		return "status.targets is set"
 	}
@@ -131,32 +130,41 @@ func sameSelector(was, now any) bool {
 }
 
 // withoutEmpty returns an object without those of the given fields that are
-// null or empty, and the objects of a list in them without empty values.
+// null or empty. What is in a list of a field loses empty values.
 func withoutEmpty(value any, fields ...string) any {
 	object, ok := value.(map[string]any)
 	if !ok {
 		return value
 	}
-	object = maps.Clone(object)
-	for _, name := range fields {
-		switch v := object[name].(type) {
-		case nil:
-			delete(object, name)
-		case map[string]any:
-			if len(v) == 0 {
-				delete(object, name)
-			}
-		case []any:
-			if len(v) == 0 {
-				delete(object, name)
-				continue
-			}
-			items := make([]any, len(v))
-			for i, item := range v {
+	kept := make(map[string]any, len(object))
+	for name, v := range object {
+		list, isList := v.([]any)
+		switch {
+		case !slices.Contains(fields, name):
+			kept[name] = v
+		case empty(v):
+		case isList:
+			items := make([]any, len(list))
+			for i, item := range list {
 				items[i] = withoutEmpty(item, "values")
 			}
-			object[name] = items
+			kept[name] = items
+		default:
+			kept[name] = v
 		}
 	}
-	return object
+	return kept
+}
+
+// empty reports whether a field says no more than its absence does.
+func empty(value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		return len(v) == 0
+	case []any:
+		return len(v) == 0
+	}
+	return false
 }

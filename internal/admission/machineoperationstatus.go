@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
@@ -89,7 +88,7 @@ func finalPhase(was, now *operation, path *field.Path) field.ErrorList {
 // controller states in a condition.
 func (s operationStatus) frozen() bool {
 	return slices.ContainsFunc(s.Conditions.V, func(c node[statusCondition]) bool {
-		return c.V.Type.V == v1alpha3.ConditionFrozen && c.V.Status.V == string(metav1.ConditionTrue)
+		return c.V.Type.V == v1alpha3.ConditionFrozen && c.V.Status.V == "True"
 	})
 }
 
