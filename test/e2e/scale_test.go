@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,36 +26,15 @@ func TestScale(t *testing.T) {
 	}
 	const operations, machinesEach = 2_000, 5
 	c := newClient(t, ours)
-	inParallel := func(n int, do func(int) error) {
-		t.Helper()
-		work, failures := make(chan int), make(chan error, n)
-		var group sync.WaitGroup
-		for range 16 {
-			group.Go(func() {
-				for i := range work {
-					if err := do(i); err != nil {
-						failures <- err
-					}
-				}
-			})
-		}
-		for i := range n {
-			work <- i
-		}
-		close(work)
-		group.Wait()
-		close(failures)
-		require.NoError(t, <-failures)
-	}
 	start := time.Now()
-	inParallel(operations*machinesEach, func(i int) error {
+	concurrently(t, operations*machinesEach, func(i int) error {
 		u := object(t, "machines", fmt.Sprintf("scale-%05d", i), "spec: {"+host(fmt.Sprintf("image: 'img-%d', provisioningFormat: CloudInit", i))+"}")
 		u.SetLabels(map[string]string{"rack": fmt.Sprint(i / machinesEach)})
 		_, err := c.of("machines").Create(t.Context(), u, metav1.CreateOptions{})
 		return err
 	})
 	fmt.Printf("scale: %d Machines created in %s\n", operations*machinesEach, time.Since(start).Round(time.Second))
-	inParallel(operations, func(i int) error {
+	concurrently(t, operations, func(i int) error {
 		_, err := c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", fmt.Sprintf("scale-%05d", i),
 			fmt.Sprintf("spec: {operationKind: HostReplace, parameters: {maxInFlight: '%d'}, machineSelector: {matchLabels: {rack: '%d'}}}", machinesEach, i)), metav1.CreateOptions{})
 		return err
