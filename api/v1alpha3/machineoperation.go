@@ -200,7 +200,7 @@ func (t OperationTarget) Accepted() bool {
 	return t.ProviderOperation != nil && t.ProviderOperation.OperationID != ""
 }
 
-// Begun tells whether a call for this target was made, or may have been.
+// Begun reports whether a call for this target was made, or may have been.
 func (t OperationTarget) Begun() bool { return t.Attempts > 0 || t.ProviderOperation != nil }
 
 // ProviderOperation is a call as its provider knows it.

@@ -106,13 +106,13 @@ func (o *explainOptions) judgeMark(ctx context.Context, e *operationExplanation,
 	var hosts []begin.Host
 	for _, target := range op.Status.Targets {
 		host, pinned := begin.PinnedHost(target)
-		if target.Phase.Finished() || frozen && !pinned {
+		if target.Phase.Finished() || target.Accepted() || frozen && !pinned {
 			continue
 		}
 		if !frozen {
 			raw := machines[target.MachineRef]
 			if raw == nil {
-				return nil // nobody begins it
+				continue // its target fails for that
 			}
 			host = hostOf(raw)
 		}

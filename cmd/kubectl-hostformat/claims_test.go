@@ -269,6 +269,7 @@ func TestExplainFrozenClaims(t *testing.T) {
 		"without pins":               {marked, "machineRef: a", unpinned, frozen, "", "", "", []string{"TargetMismatch"}},
 		"without pins, others":       {marked, "machineRef: a", unpinned, "", claimOn("bay-1", own, ""), "", "", []string{""}},
 		"halted":                     {marked, "machineRef: ''", target("a", "bay-1", ", phase: Failed") + ", " + b, frozen, claimOn("bay-2", own, ""), "", "", []string{"", "Halted"}},
+		"halted, attempted":          {marked, "machineRef: ''", target("a", "bay-1", ", phase: Failed") + ", " + target("b", "bay-2", ", attempts: 1"), frozen, claimOn("bay-2", own, ""), "", "", []string{"", ""}},
 		"more may fail":              {marked, "parameters: {maxFailures: '2'}", target("a", "bay-1", ", phase: Failed") + ", " + b, frozen, claimOn("bay-2", own, ""), "", "", []string{"", ""}},
 		"paused":                     {marked, "parameters: {pause: 'true'}", target("a", "bay-1", ", phase: Failed") + ", " + b, frozen, claimOn("bay-2", own, ""), "", "", []string{"", ""}},
 		"to be marked":               {"", "machineRef: a", a, frozen, claimOn("bay-1", own, ""), "", "", []string{""}},

@@ -208,7 +208,7 @@ func (t *targetExplanation) judge(op *v1alpha3.MachineOperation, target v1alpha3
 		return
 	}
 	parameters, unreadable := begin.ReadParameters(op.Spec.Parameters)
-	if unreadable == "" && !parameters.Pause && t.refuse(begin.HaltFault(op.Status.Targets, parameters)) {
+	if !target.Begun() && unreadable == "" && !parameters.Pause && t.refuse(begin.HaltFault(op.Status.Targets, parameters)) {
 		return
 	}
 	if t.Frozen && t.refuse(begin.PairFault(*pair)) {

@@ -91,7 +91,7 @@ func (r *Reconciler) openHosts(ctx context.Context, op *record) (hosts []begin.H
 	return hosts, false, err
 }
 
-// canCall tells whether every provider that the targets are pinned to is
+// canCall reports whether every provider that the targets are pinned to is
 // registered in this process.
 func (r *Reconciler) canCall(op *record) bool {
 	for _, target := range op.Status.Targets {

@@ -72,9 +72,7 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 			phase = "none"
 		}
 		phases[phase]++
-		value, _, _ := unstructured.NestedFieldNoCopy(op, "status", "targets")
-		targets, _ := value.([]any)
-		if v1alpha3.OperationPhase(phase).Finished() || len(targets) == 0 {
+		if v1alpha3.OperationPhase(phase).Finished() || len(items(op, "status", "targets")) == 0 {
 			continue
 		}
 		oldest = max(oldest, time.Since(list.Items[n].GetCreationTimestamp().Time))
@@ -85,6 +83,13 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(legacyDesc, prometheus.GaugeValue, float64(legacy))
 	ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, oldest.Seconds())
+}
+
+// items is a list of an object that is not copied; of another type it is empty.
+func items(object map[string]any, fields ...string) []any {
+	value, _, _ := unstructured.NestedFieldNoCopy(object, fields...)
+	list, _ := value.([]any)
+	return list
 }
 
 // text is a string of an object that is not copied; of another type it is empty.

@@ -52,7 +52,7 @@ func (r *Reconciler) pick(ctx context.Context, op *record) (p picked, err error)
 		}
 	}
 	if ours < len(p.machines) {
-		held, err := r.holdsAny(ctx, op, p.machines, ours)
+		held, err := r.holdsAny(ctx, op, p.machines)
 		if err != nil {
 			return p, err
 		}
@@ -99,12 +99,9 @@ func (r *Reconciler) pick(ctx context.Context, op *record) (p picked, err error)
 }
 
 // holdsAny reports whether an operation has claimed the host of one of its
-// Machines, as one does that crashed while it was started. It is asked only
-// where some of them have a provider that is registered here.
-func (r *Reconciler) holdsAny(ctx context.Context, op *record, machines []v1alpha3.Machine, ours int) (bool, error) {
-	if ours == 0 {
-		return false, nil
-	}
+// Machines, as one does that crashed while it was started. It asks only about
+// those whose provider is registered here.
+func (r *Reconciler) holdsAny(ctx context.Context, op *record, machines []v1alpha3.Machine) (bool, error) {
 	for i := range machines {
 		if !r.registered(&machines[i]) {
 			continue
@@ -120,9 +117,6 @@ func (r *Reconciler) holdsAny(ctx context.Context, op *record, machines []v1alph
 // sharedHost reports two Machines that name one host. Candidates come from an
 // index, which may lag, and are confirmed live.
 func (r *Reconciler) sharedHost(ctx context.Context, machines []v1alpha3.Machine) (fault, error) {
-	if !r.Hosts.HasSynced() {
-		return fault{}, errors.New("the index of hosts is not filled yet")
-	}
 	named := map[string]string{}
 	for i := range machines {
 		host := begin.HostOf(&machines[i])
@@ -145,6 +139,9 @@ func (r *Reconciler) sharedHost(ctx context.Context, machines []v1alpha3.Machine
 func (r *Reconciler) hostSharedWith(ctx context.Context, host begin.Host) (fault, error) {
 	if host.ProviderID == "" {
 		return fault{}, nil
+	}
+	if !r.Hosts.HasSynced() {
+		return fault{}, errors.New("the index of hosts is not filled yet")
 	}
 	for _, name := range r.Hosts.Naming(host.Provider, host.ProviderID) {
 		if name == host.Machine {

@@ -20,7 +20,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -126,18 +125,23 @@ const indexLag = 15 * time.Second
 // othersMachine reports whether an operation that nobody has started is for a
 // Machine whose provider is not registered here. It reads nothing.
 func (r *Reconciler) othersMachine(cached *unstructured.Unstructured) bool {
-	op, err := newRecord(cached)
-	if err != nil || len(op.Status.Targets) > 0 || op.Spec.MachineRef == "" || op.Spec.MachineSelector != nil || ours(op.Status.Conditions) {
+	machine := text(cached.Object, "spec", "machineRef")
+	selector, _, _ := unstructured.NestedFieldNoCopy(cached.Object, "spec", "machineSelector")
+	if machine == "" || selector != nil || ours(cached) || len(items(cached.Object, "status", "targets")) > 0 {
 		return false
 	}
-	provider, known := r.Hosts.ProviderOf(op.Spec.MachineRef)
+	provider, known := r.Hosts.ProviderOf(machine)
 	return known && r.Providers[provider] == nil
 }
 
 // ours reports whether an operation is one that this controller has started or
-// refused: it has the condition Frozen, whatever its status.
-func ours(conditions []metav1.Condition) bool {
-	return meta.FindStatusCondition(conditions, v1alpha3.ConditionFrozen) != nil
+// refused: it has the condition Frozen, whatever its status. The object may be a
+// megabyte, and is asked about at each event, so that it is not decoded for this.
+func ours(op *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(items(op.Object, "status", "conditions"), func(item any) bool {
+		condition, _ := item.(map[string]any)
+		return condition["type"] == v1alpha3.ConditionFrozen
+	})
 }
 
 // sequence takes the step that is due.
@@ -238,7 +242,7 @@ func (r *Reconciler) expire(ctx context.Context, finished *unstructured.Unstruct
 	if err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if op.UID != finished.GetUID() || !op.Status.Phase.Finished() || op.DeletionTimestamp != nil || !ours(op.Status.Conditions) ||
+	if op.UID != finished.GetUID() || !op.Status.Phase.Finished() || op.DeletionTimestamp != nil || !ours(op.was) ||
 		!slices.ContainsFunc(op.Status.Targets, v1alpha3.OperationTarget.Begun) {
 		return reconcile.Result{}, nil
 	}

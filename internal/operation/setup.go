@@ -60,11 +60,10 @@ func concerns(was, now client.Object) bool {
 		!maps.Equal(before.GetAnnotations(), after.GetAnnotations()) || !maps.Equal(before.GetLabels(), after.GetLabels()) {
 		return true
 	}
-	op, err := newRecord(after)
-	if err != nil || ours(op.Status.Conditions) || op.Annotations[begin.StartedAnnotation] != "" {
+	if ours(after) || after.GetAnnotations()[begin.StartedAnnotation] != "" {
 		return true
 	}
 	// Another client may record the targets of an operation that we carry out.
-	targets, _, _ := unstructured.NestedSlice(before.Object, "status", "targets")
-	return (len(targets) == 0) != (len(op.Status.Targets) == 0)
+	targets := func(op *unstructured.Unstructured) []any { return items(op.Object, "status", "targets") }
+	return (len(targets(before)) == 0) != (len(targets(after)) == 0)
 }

@@ -95,8 +95,7 @@ func (r *record) resetTarget(index int, was map[string]any) {
 }
 
 func (r *record) rawTarget(index int) map[string]any {
-	targets, _, _ := unstructured.NestedFieldNoCopy(r.now.Object, "status", "targets")
-	return targets.([]any)[index].(map[string]any)
+	return items(r.now.Object, "status", "targets")[index].(map[string]any)
 }
 
 // retype has the typed view of a target follow, so that later steps of this
