@@ -243,18 +243,27 @@ func TestProviderThatFails(t *testing.T) {
 	}
 }
 
+// pauseInMidCall pauses a process that has entered a call of the provider and has
+// not replaced the host yet. It returns the process, the Machine and the
+// operation.
+func pauseInMidCall(t *testing.T, c client) (paused *controllers, machine, operation string) {
+	t.Helper()
+	machine = newMachine(t, c)
+	paused = startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=delay=2s")
+	operation = newOperation(t, c, machine)
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		assert.Equal(collect, 1, calls(collect, ours, get(collect, c, "machineoperations", operation), machine).ReplaceCalls)
+	}, patience, interval)
+	require.NoError(t, paused.cmd.Process.Signal(syscall.SIGSTOP))
+	return paused, machine, operation
+}
+
 // Two processes without leader election, one of them paused in mid-call: with
 // keys recognised, one act.
 func TestTwoProcesses(t *testing.T) {
 	needsLocal(t)
 	c := newClient(t, ours)
-	machine := newMachine(t, c)
-	first := startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=delay=2s")
-	name := newOperation(t, c, machine)
-	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		assert.Equal(collect, 1, calls(collect, ours, get(collect, c, "machineoperations", name), machine).ReplaceCalls)
-	}, patience, interval)
-	require.NoError(t, first.cmd.Process.Signal(syscall.SIGSTOP))
+	first, machine, name := pauseInMidCall(t, c)
 	second := startControllers(t, ours, ours.Kubeconfig, "hostreplace")
 	done := finished(t, c, name)
 	require.Equal(t, "Complete", phase(done), message(done))

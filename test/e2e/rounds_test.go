@@ -206,13 +206,7 @@ func TestOverlappingSelectors(t *testing.T) {
 func TestPausedInMidCall(t *testing.T) {
 	needsLocal(t)
 	c := newClient(t, ours)
-	machine := newMachine(t, c)
-	first := startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=delay=2s")
-	old := newOperation(t, c, machine)
-	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		assert.Equal(collect, 1, calls(collect, ours, get(collect, c, "machineoperations", old), machine).ReplaceCalls)
-	}, patience, interval)
-	require.NoError(t, first.cmd.Process.Signal(syscall.SIGSTOP))
+	first, machine, old := pauseInMidCall(t, c)
 	gone := get(t, c, "machineoperations", old)
 	require.Zero(t, calls(t, ours, gone, machine).DestructiveCalls, "it is in mid-call")
 	require.NoError(t, c.of("machineoperations").Delete(t.Context(), old, metav1.DeleteOptions{}))
