@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"unbounded-cloud.io/hostformat/internal/admission"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // options are what the command line can say.
@@ -101,7 +101,7 @@ func (o *options) flags() *pflag.FlagSet {
 	flags.BoolVar(&o.leaderElect, "leader-elect", false, "run controllers in one process of several; never together with the webhook")
 	flags.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease; empty for that of the pod")
 	flags.IntVar(&o.concurrency, "concurrent-operations", 4, "how many operations are worked on at once")
-	flags.StringVar(&o.claimNamespace, "claim-namespace", begin.DefaultClaimNamespace, "`namespace` of the Leases that say which operation may replace which host; the same for all processes that replace these hosts")
+	flags.StringVar(&o.claimNamespace, "claim-namespace", resolve.DefaultClaimNamespace, "`namespace` of the Leases that say which operation may replace which host; the same for all processes that replace these hosts")
 	flags.DurationVar(&o.callTimeout, "provider-call-timeout", 2*time.Minute, "how long one call of a provider may take, with the reads right before it")
 	flags.StringVar(&o.userDataTemplate, "user-data-template", "", "`file` with the cloud-config that a replaced host boots with; empty for the built-in one")
 	flags.StringVar(&o.simulated, "simulated-provider", "", "how provider Simulated misbehaves: a list of delay=D, duration=D, fail=N, lose-answer, forget-keys, broken=IMAGE, dir=FOLDER")

@@ -54,21 +54,21 @@ func validateHost(was, now node[host], path *field.Path) (faults, found field.Er
 // empty one counts as absent.
 func formatValue(format node[string], path *field.Path) field.ErrorList {
 	fault := resolve.FormatFault(format.V)
-	if fault == "" || (format.V == "" && format.wrong == "") {
+	if !fault.Found() || (format.V == "" && format.wrong == "") {
 		return nil
 	}
 	err := field.NotSupported(path, format.shown(), v1alpha3.ProvisioningFormats)
-	err.Detail = fault // names what was meant, too
+	err.Detail = fault.Message // names what was meant, too
 	return field.ErrorList{err}.WithOrigin("formatValue")
 }
 
 // imageValue refuses a trimmed image that no provider could know.
 func imageValue(image string, path *field.Path) field.ErrorList {
 	fault := resolve.ImageFault(image)
-	if fault == "" {
+	if !fault.Found() {
 		return nil
 	}
-	err := field.Invalid(path, resolve.Excerpt(image), fault)
+	err := field.Invalid(path, resolve.Excerpt(image), fault.Message)
 	if len(image) > v1alpha3.MaxImageBytes {
 		err.Type = field.ErrorTypeTooLong
 	}

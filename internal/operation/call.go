@@ -13,28 +13,27 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
-// makeCalls calls the provider for each attempt that was recorded, and notes
-// the answers. It returns the calls that were made, and when to look again, 0 for
-// not at all.
-func (r *Reconciler) makeCalls(ctx context.Context, op *record, calls []call) (made []call, wake time.Duration) {
+// makeCalls calls the provider for each attempt that was recorded, and puts the
+// answers into the status. It returns the calls that were made, and when to look
+// again, 0 for not at all.
+func (r *Reconciler) makeCalls(ctx context.Context, op *record, calls []call) (made []call, requeueAfter time.Duration) {
 	for _, c := range calls {
 		called, after := r.makeCall(ctx, op, c)
-		wake = sooner(wake, after)
+		requeueAfter = earliest(requeueAfter, after)
 		if called {
 			made = append(made, c)
 		}
 	}
-	return made, wake
+	return made, requeueAfter
 }
 
-// makeCall makes one attempt. What it depends on is read live just before it,
-// within the time that the call has: the calls before it may have taken long.
-// Where the call is not made, the attempt is taken back from the record, unless
-// a read has failed: then it is looked up and tried again later.
-func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) (made bool, wake time.Duration) {
+// makeCall makes one attempt. Everything that it depends on is read live right
+// before it, within the time that the call has: the calls before it may have taken
+// long. If the call is not made, the attempt is removed from the record. After a
+// failed read it stays, and is looked up and tried again later.
+func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) (made bool, requeueAfter time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, r.CallTimeout)
 	defer cancel()
 	target := op.Status.Targets[c.index]
@@ -44,12 +43,12 @@ func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) (made boo
 	may, err := r.mayCall(ctx, op, c)
 	if err != nil {
 		log.Error(err, "the provider was not called")
-		r.say(op, c.index, fmt.Sprintf("attempt %d was not made and is tried again: what it depends on cannot be read", target.Attempts))
+		op.say(c.index, fmt.Sprintf("attempt %d was not made and is tried again: what it depends on cannot be read", target.Attempts))
 		return false, retry
 	}
 	if !may.call {
-		op.resetTarget(c.index, c.was)
-		if may.fault.found() {
+		op.Status.Targets[c.index] = c.was
+		if may.fault.Found() {
 			r.fail(op, c.index, may.fault)
 		}
 		return false, 0
@@ -60,7 +59,7 @@ func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) (made boo
 	if stale, ok := errors.AsType[*FenceError](err); ok {
 		log.Info("the provider knows a higher fence", "fence", stale.Fence, "known", stale.Known)
 		f, raiseErr := r.raiseClaim(ctx, op, may.host, stale.Known)
-		if f.found() {
+		if f.Found() {
 			r.fail(op, c.index, f)
 			return true, 0
 		}
@@ -69,16 +68,16 @@ func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) (made boo
 	switch {
 	case err == nil:
 		providerCalls.WithLabelValues(may.host.Provider, "accepted").Inc()
-		r.accept(op, c.index, may.host.Provider, id)
+		op.accept(c.index, may.host.Provider, id)
 		return true, r.PollInterval
 	case isPermanent(err):
 		providerCalls.WithLabelValues(may.host.Provider, "failed").Inc()
-		r.fail(op, c.index, fault{begin.ProviderFailed, err.Error()})
+		r.fail(op, c.index, resolve.Fault{Reason: resolve.ProviderFailed, Message: err.Error()})
 		return true, 0
 	default:
 		providerCalls.WithLabelValues(may.host.Provider, "unanswered").Inc()
 		log.Error(err, "the provider did not accept")
-		r.say(op, c.index, fmt.Sprintf("attempt %d was not accepted and is tried again: %v", target.Attempts, err))
+		op.say(c.index, fmt.Sprintf("attempt %d was not accepted and is tried again: %v", target.Attempts, err))
 		return true, retry
 	}
 }
@@ -86,8 +85,8 @@ func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) (made boo
 // permission says whether a call may be made now, and with what.
 type permission struct {
 	call        bool
-	fault       fault // fails the target; without one it merely waits
-	host        begin.Host
+	fault       resolve.Fault // fails the target; without one it waits
+	host        resolve.Host
 	replacement Replacement
 }
 
@@ -107,64 +106,54 @@ func (r *Reconciler) mayCall(ctx context.Context, op *record, c call) (permissio
 		return permission{}, nil
 	}
 	if c.first {
-		parameters, unreadable := begin.ReadParameters(current.Spec.Parameters)
-		if unreadable != "" || parameters.Pause {
-			return permission{}, nil
-		}
-		// A target that was called just before this one may have failed.
-		if f := faultOf(begin.HaltFault(op.Status.Targets, parameters)); f.found() {
-			return permission{fault: f}, nil
+		// A target that was called right before this one may have failed.
+		pace := resolve.PaceOf(current.Spec.Parameters, op.Status.Targets)
+		if pace.Paused || pace.Halted.Found() {
+			return permission{fault: pace.RecordFault(c.was)}, nil
 		}
 	}
-
-	machine, err := r.readMachine(ctx, target.MachineRef)
-	if apierrors.IsNotFound(err) {
-		machine, err = nil, nil
-	}
+	facts, err := r.factsOf(ctx, target)
 	if err != nil {
 		return permission{}, err
 	}
-	var input v1alpha3.OperationInput
-	if target.Input != nil {
-		input = *target.Input
-	}
-	if f := faultOf(resolve.PinFault(input, machine)); f.found() {
-		return permission{fault: f}, nil
-	}
-	host := begin.HostOf(machine)
-	if r.Providers[host.Provider] == nil {
-		return permission{fault: fault{resolve.ProviderChanged, fmt.Sprintf("provider %q is not registered here", host.Provider)}}, nil
-	}
-	pair := pairOf(target)
-	if pair.Format == "" {
-		result, err := resolve.Snapshot(input.HostImage, machine)
-		if err != nil {
-			return permission{fault: fault{resolve.NotResolved, err.Error()}}, nil //nolint:nilerr // the fault says it
-		}
-		pair = result.Pair
-		op.setCondition(v1alpha3.ConditionFrozen, metav1.ConditionFalse, "LegacySnapshot",
-			"the snapshot is from before the format field: its format is resolved again at each attempt and is not guaranteed to stay", r.Clock.Now())
+	holder := resolve.HolderOf(op.MachineOperation)
+	decided, fault := resolve.CallOf(holder, target, facts)
+	if decided.Legacy && decided.Result.Format != "" {
 		legacyAttempts.Inc()
-		r.say(op, c.index, "legacy snapshot: "+resolved{machine: machine, result: result}.describe())
-		if f := pairFault(pair); f.found() {
-			return permission{fault: f}, nil
-		}
+		op.setCondition(v1alpha3.ConditionFrozen, metav1.ConditionFalse, resolve.LegacySnapshot,
+			"the snapshot predates the format field: its format is resolved again at each attempt and is not guaranteed to stay", r.Clock.Now())
+		op.say(c.index, "legacy snapshot: "+decided.Result.String())
 	}
-	fence, f, err := r.fenceOf(ctx, op, host)
-	if err != nil || f.found() {
-		return permission{fault: f}, err
+	if fault.Found() {
+		return permission{fault: fault}, nil
 	}
-	return permission{call: true, host: host, replacement: Replacement{
-		Key: keyFor(op.UID, machine.Name), Machine: machine.Name, ProviderID: host.ProviderID,
-		Pair: pair, Fence: fence, UserData: c.userData,
+	return permission{call: true, host: decided.Host, replacement: Replacement{
+		Key: keyFor(op.UID, target.MachineRef), Machine: target.MachineRef, ProviderID: decided.Host.ProviderID,
+		Pair: decided.Result.Pair, Fence: int64(facts.Claim.Fence), UserData: c.userData,
 	}}, nil
 }
 
+// factsOf reads live what a call for a target depends on.
+func (r *Reconciler) factsOf(ctx context.Context, target v1alpha3.OperationTarget) (resolve.Facts, error) {
+	facts := resolve.Facts{Serves: r.serves}
+	machine, err := r.readMachine(ctx, target.MachineRef)
+	if apierrors.IsNotFound(err) {
+		return facts, nil
+	}
+	if err != nil {
+		return facts, err
+	}
+	facts.Machine = machine
+	_, claim, err := r.readClaim(ctx, resolve.HostOf(machine))
+	facts.Claim = &claim
+	return facts, err
+}
+
 // refresh returns an operation as it is stored now. Its targets may take a
-// megabyte: they are read again only if somebody has written meanwhile.
+// megabyte: they are read again only if the operation has changed.
 func (r *Reconciler) refresh(ctx context.Context, op *record) (*record, error) {
 	current := &metav1.PartialObjectMetadata{}
-	current.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineOperation"))
+	current.SetGroupVersionKind(operationGVK)
 	if err := r.Live.Get(ctx, types.NamespacedName{Name: op.Name}, current); err != nil {
 		return nil, err
 	}

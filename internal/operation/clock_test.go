@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // forgetful replaces a host at every call that it accepts, whatever its key.
@@ -78,7 +79,7 @@ func TestClockSteps(t *testing.T) {
 							if step == 0 {
 								op, err := r.read(t.Context(), "op")
 								require.NoError(t, err)
-								require.True(t, op.frozen(), "%+v", op.Status)
+								require.True(t, resolve.Frozen(op.MachineOperation), "%+v", op.Status)
 							}
 						}
 						op, err := r.read(t.Context(), "op")
@@ -139,7 +140,7 @@ func reconcilerFor(t *testing.T, began time.Time, clock *clocktesting.FakePassiv
 	machine.Spec.Host = &v1alpha3.MachineHost{HostTemplate: v1alpha3.HostTemplate{Image: "img-a", ProvisioningFormat: v1alpha3.CloudInit}, External: &v1alpha3.ExternalHost{Provider: "P"}}
 	op := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": v1alpha3.GroupVersion.String(), "kind": "MachineOperation",
-		"metadata": map[string]any{"name": "op", "uid": "u-1", "creationTimestamp": timestamp(began)},
+		"metadata": map[string]any{"name": "op", "uid": "u-1", "creationTimestamp": began.UTC().Format(time.RFC3339)},
 		"spec":     map[string]any{"operationKind": "HostReplace", "machineRef": "worker-1"},
 	}}
 	userData, err := NewUserData(nil)

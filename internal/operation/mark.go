@@ -2,8 +2,8 @@ package operation
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -11,34 +11,30 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
-// mark sets the annotations without which nothing is called. An operation that
-// was frozen before there were claims, or that has legacy snapshots, claims its
-// hosts first; one with legacy snapshots is ours only if all its Machines have a
-// provider that is registered.
+// mark sets the annotations without which no provider is called. An operation that
+// was frozen before claims existed, or that has legacy snapshots, claims its hosts
+// first. An operation with legacy snapshots is ours only if all its Machines have a
+// provider that is registered here.
 func (r *Reconciler) mark(ctx context.Context, op *record) error {
-	hosts, leave, err := r.openHosts(ctx, op)
+	hosts, leave, err := r.unclaimedHosts(ctx, op)
 	if err != nil || leave {
 		return err
 	}
-	var taken []begin.Host
+	var taken []resolve.Host
 	for _, host := range hosts {
-		f, err := r.hostSharedWith(ctx, host)
-		if err == nil && !f.found() {
-			f, err = r.takeClaim(ctx, op, host)
-		}
+		f, err := r.claimFault(ctx, op, host)
 		if err != nil {
 			return err
 		}
-		if !f.found() {
+		if !f.Found() {
 			taken = append(taken, host)
 			continue
 		}
-		// What was called already is followed up; a target that has no claim
-		// fails before its call.
-		if slices.ContainsFunc(op.Status.Targets, v1alpha3.OperationTarget.Begun) {
+		// Otherwise the calls that were made are followed up, and a target without
+		// a claim fails before its call.
+		if !resolve.Refusable(op.MachineOperation) {
 			continue
 		}
 		if err := r.refuse(ctx, op, f); err != nil {
@@ -51,51 +47,54 @@ func (r *Reconciler) mark(ctx context.Context, op *record) error {
 		}
 		return nil
 	}
-	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q,%q:"true"}}}`, op.ResourceVersion, begin.StartedAnnotation, op.UID, begin.ClaimedAnnotation)
-	return r.Writer.Patch(ctx, op.was.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
+	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q,%q:"true"}}}`, op.ResourceVersion, resolve.StartedAnnotation, op.UID, resolve.ClaimedAnnotation)
+	return r.Writer.Patch(ctx, op.raw.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// openHosts returns the hosts of the targets that may still be called, unless
-// they are known to be claimed: those of an operation that this version has
-// frozen are, and since claims are taken in the order of the targets, the last
-// one tells for all. leave means that the operation is not ours.
-func (r *Reconciler) openHosts(ctx context.Context, op *record) (hosts []begin.Host, leave bool, err error) {
-	for _, target := range op.Status.Targets {
-		host, pinned := begin.PinnedHost(target)
-		if target.Phase.Finished() || target.Accepted() || op.frozen() && !pinned {
-			continue // an added target fails before its call
-		}
-		if !op.frozen() {
-			machine, err := r.readMachine(ctx, target.MachineRef)
-			if apierrors.IsNotFound(err) {
-				continue // its target fails for that
-			}
-			if err != nil {
-				return nil, false, err
-			}
-			if !r.registered(machine) {
-				return nil, true, nil
-			}
-			host = begin.HostOf(machine)
-		}
-		hosts = append(hosts, host)
+// claimFault takes the claim on a host that no other Machine names.
+func (r *Reconciler) claimFault(ctx context.Context, op *record, host resolve.Host) (resolve.Fault, error) {
+	names, err := r.sharing(ctx, host)
+	if err != nil {
+		return resolve.Fault{}, err
 	}
-	if len(hosts) == 0 {
-		// Without a Machine nothing says whose the targets of others are.
-		return nil, !op.frozen(), nil
+	if f := resolve.SharedFault(host, names); f.Found() {
+		return f, nil
 	}
-	_, claim, err := r.readClaim(ctx, hosts[len(hosts)-1])
-	if err == nil && op.frozen() && claim.Holder == begin.HolderOf(op.MachineOperation) {
-		return nil, false, nil
-	}
-	return hosts, false, err
+	return r.takeClaim(ctx, op, host)
 }
+
+// unclaimedHosts returns the hosts that the operation has yet to claim. leave means
+// that the operation is not for this controller.
+func (r *Reconciler) unclaimedHosts(ctx context.Context, op *record) (hosts []resolve.Host, leave bool, err error) {
+	found := 0
+	hosts, err = resolve.UnclaimedHosts(op.MachineOperation, func(name string) (*v1alpha3.Machine, error) {
+		machine, err := r.readMachine(ctx, name)
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil, nil
+		case err == nil && !r.registered(machine):
+			return nil, errOthers
+		}
+		found++
+		return machine, err
+	}, func(host resolve.Host) (resolve.Claim, error) {
+		_, claim, err := r.readClaim(ctx, host)
+		return claim, err
+	})
+	if errors.Is(err, errOthers) {
+		return nil, true, nil
+	}
+	// If no Machine of legacy snapshots exists, nothing says whose operation it is.
+	return hosts, err == nil && found == 0 && !resolve.Frozen(op.MachineOperation), err
+}
+
+var errOthers = errors.New("the provider of a Machine is not registered here")
 
 // canCall reports whether every provider that the targets are pinned to is
 // registered in this process.
 func (r *Reconciler) canCall(op *record) bool {
 	for _, target := range op.Status.Targets {
-		if target.Input != nil && target.Input.Provider != "" && r.Providers[target.Input.Provider] == nil {
+		if target.Input != nil && target.Input.Provider != "" && !r.serves(target.Input.Provider) {
 			return false
 		}
 	}
@@ -104,5 +103,8 @@ func (r *Reconciler) canCall(op *record) bool {
 
 func (r *Reconciler) registered(machine *v1alpha3.Machine) bool {
 	provider, _ := resolve.Provider(machine)
-	return r.Providers[provider] != nil
+	return r.serves(provider)
 }
+
+// serves reports whether a provider is registered in this process.
+func (r *Reconciler) serves(provider string) bool { return r.Providers[provider] != nil }

@@ -3,7 +3,6 @@ package operation
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -102,13 +101,20 @@ func TestTimesThatGoCannotParse(t *testing.T) {
 	require.Equal(t, int32(1), r.Status.Targets[0].Attempts)
 	require.Nil(t, r.Status.StartedAt)
 	require.NotNil(t, r.Status.CompletedAt)
-	require.Equal(t, raw.Object, r.now.Object, "they are written back as they were")
+	r.Status.Phase = v1alpha3.OperationComplete
+	r.say(0, "done")
+	r.setCondition("Ours", metav1.ConditionTrue, "Because", "", time.Unix(1_800_000_000, 0))
+	patch, _, err := r.patch()
+	require.NoError(t, err)
+	require.JSONEq(t, `{"metadata":{"resourceVersion":""},"status":{"phase":"Complete",
+		"conditions":[{"type":"Theirs","lastTransitionTime":"never"},{"type":"Ours","status":"True","reason":"Because","message":"","lastTransitionTime":"2027-01-15T08:00:00Z"}],
+		"targets":[{"machineRef":"a","startedAt":"2026-01-01t00:00:00z","attempts":1,"message":"done"}]}}`, string(patch), "they are written back as they were")
 }
 
 func TestReasonOf(t *testing.T) {
-	require.Equal(t, "ProviderFailed", reasonOf("ProviderFailed"))
+	require.Equal(t, resolve.ProviderFailed, reasonOf("ProviderFailed"))
 	for _, stage := range []string{"", "Reimaging host", "1st", "x-"} {
-		require.Equal(t, "TargetFailed", reasonOf(stage), stage)
+		require.Equal(t, resolve.TargetFailed, reasonOf(stage), stage)
 	}
 }
 
@@ -143,11 +149,11 @@ func TestExpiresIn(t *testing.T) {
 	}
 }
 
-func many(n int, image string) []resolved {
-	var all []resolved
+func many(n int, image string) []resolve.Candidate {
+	var all []resolve.Candidate
 	for i := range n {
 		machine := &v1alpha3.Machine{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("rack-%05d", i), UID: "11111111-2222-3333-4444-555555555555", Generation: 1}}
-		all = append(all, resolved{machine: machine, result: resolve.Result{Pair: resolve.Pair{Image: image, Format: v1alpha3.CloudInit}, ImageSource: resolve.FromMachine, FormatSource: resolve.FromMachine}})
+		all = append(all, resolve.Candidate{Machine: machine, Result: resolve.Result{Pair: resolve.Pair{Image: image, Format: v1alpha3.CloudInit}, ImageSource: resolve.FromMachine, FormatSource: resolve.FromMachine}})
 	}
 	return all
 }
@@ -156,27 +162,28 @@ func many(n int, image string) []resolved {
 // fit an object when every one has said its longest.
 func TestFreezeIsBounded(t *testing.T) {
 	image := strings.Repeat("i", 200)
-	_, err := freeze(many(6001, "x"))
-	require.ErrorContains(t, err, "more than 6000 Machines match, which is as many as an operation holds; select fewer")
-	_, err = freeze(many(5000, image))
-	require.ErrorContains(t, err, "5000 Machines match, and their targets may take")
-	_, err = freeze(many(600, strings.Repeat("i", v1alpha3.MaxImageBytes)))
-	require.ErrorContains(t, err, "select fewer")
+	_, fault := freeze(many(6001, "x"))
+	require.Equal(t, resolve.TooManyTargets, fault.Reason)
+	require.Contains(t, fault.Message, "more than 6000 Machines match, which is as many as an operation holds; select fewer")
+	_, fault = freeze(many(5000, image))
+	require.Contains(t, fault.Message, "5000 Machines match, and their targets may take")
+	_, fault = freeze(many(600, strings.Repeat("i", v1alpha3.MaxImageBytes)))
+	require.Contains(t, fault.Message, "select fewer")
 
 	n := 100
 	for ; ; n += 10 {
-		if _, err := freeze(many(n, image)); err != nil {
+		if _, fault := freeze(many(n, image)); fault.Found() {
 			break
 		}
 	}
-	targets, err := freeze(many(n-10, image))
-	require.NoError(t, err)
-	for _, target := range targets {
-		maps.Copy(target.(map[string]any), map[string]any{
-			"message": strings.Repeat("m", maxMessage), "stage": "IgnitionNotDeliverable", "phase": "InProgress", "attempts": math.MaxInt32,
-			"startedAt": timestamp(time.Now()), "completedAt": timestamp(time.Now()), "lastAttemptAt": timestamp(time.Now()),
-			"providerOperation": map[string]any{"provider": strings.Repeat("p", 60), "operationID": strings.Repeat("o", 120)},
-		})
+	targets, fault := freeze(many(n-10, image))
+	require.Empty(t, fault)
+	now := timestamp(time.Now())
+	for i := range targets {
+		target := &targets[i]
+		target.Message, target.Stage, target.Phase, target.Attempts = strings.Repeat("m", maxMessage), "IgnitionNotDeliverable", v1alpha3.OperationInProgress, math.MaxInt32
+		target.StartedAt, target.CompletedAt, target.LastAttemptAt = now, now, now
+		target.ProviderOperation = &v1alpha3.ProviderOperation{Provider: strings.Repeat("p", 60), OperationID: strings.Repeat("o", 120)}
 	}
 	raw, err := json.Marshal(targets)
 	require.NoError(t, err)
@@ -204,8 +211,7 @@ func TestPatch(t *testing.T) {
 	_, changed, err := r.patch()
 	require.NoError(t, err)
 	require.False(t, changed)
-	r.setTarget(0, map[string]any{"phase": "Failed"})
-	require.Equal(t, v1alpha3.OperationFailed, r.Status.Targets[0].Phase)
+	r.Status.Targets[0].Phase = v1alpha3.OperationFailed
 	patch, changed, err := r.patch()
 	require.NoError(t, err)
 	require.True(t, changed)
@@ -273,7 +279,7 @@ func TestUserDataIsCloudConfig(t *testing.T) {
 }
 
 // What is no name is not asked for: the API server would refuse the path, and the
-// target would be held up for ever.
+// target would be held up forever.
 func TestMachineRefThatIsNoName(t *testing.T) {
 	for _, ref := range []string{"", "A/../b", ".."} {
 		_, err := (&Reconciler{}).readMachine(t.Context(), ref)

@@ -4,144 +4,129 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
+	"unbounded-cloud.io/hostformat/internal/versions"
 )
 
-// picked is what a reading of the cluster says that an operation would do.
+// picked is what an operation would do, as read from the cluster.
 type picked struct {
-	// leave means that the operation is another controller's, or nobody's.
+	// leave means that the operation is not for this controller.
 	leave bool
-	// fault keeps the operation from starting.
-	fault    fault
-	machines []v1alpha3.Machine
-	all      []resolved
-	targets  []any
+	// fault refuses the operation.
+	fault resolve.Fault
+	// spared holds the fault of each target, if the pairs are recorded although
+	// the operation is refused.
+	spared     []resolve.Fault
+	candidates []resolve.Candidate
+	targets    []v1alpha3.OperationTarget
 	// unmarked are versions that have to be marked as deployed first.
 	unmarked []*v1alpha3.MachineConfigurationVersion
-	// undeliverable is set where a pair cannot be delivered. The pairs are
-	// recorded all the same, so that people see what was resolved.
-	undeliverable *resolved
 }
 
-// pick reads what an operation acts on, and checks all that can refuse it. It
+// pick reads what an operation acts on, and decides whether it may start. It
 // writes nothing.
 func (r *Reconciler) pick(ctx context.Context, op *record) (p picked, err error) {
-	p.machines, err = r.machinesOf(ctx, op)
+	machines, err := r.machinesOf(ctx, op)
 	if apierrors.IsNotFound(err) {
-		r.event(op.was, nil, corev1.EventTypeWarning, string(resolve.MachineNotFound), "PickUp",
-			fmt.Sprintf("Machine %q does not exist; an operation does not wait for it: create a new one when it does", op.Spec.MachineRef))
+		missing := resolve.MissingFault(op.Spec.MachineRef)
+		r.event(op.raw, nil, corev1.EventTypeWarning, missing.Reason, "PickUp", missing.Message)
 		return picked{leave: true}, nil
 	}
 	if err != nil {
 		return p, err
 	}
-	ours := 0
-	for i := range p.machines {
-		if r.registered(&p.machines[i]) {
-			ours++
-		}
+	for i := range machines {
+		p.candidates = append(p.candidates, resolve.Candidate{Machine: &machines[i]})
 	}
-	if ours < len(p.machines) {
-		held, err := r.holdsAny(ctx, op, p.machines)
-		if err != nil {
+	if p.leave, p.fault, err = r.othersMachines(ctx, op, machines); p.leave || p.fault.Found() || err != nil {
+		return p, err
+	}
+	resolver := versions.NewResolver(r.Live)
+	for i := range p.candidates {
+		c := &p.candidates[i]
+		if c.Sharing, err = r.sharing(ctx, resolve.HostOf(c.Machine)); err != nil {
 			return p, err
 		}
-		const message = "not every Machine that is selected has a provider that is registered here; create an operation for each provider"
-		if held {
-			p.fault = fault{begin.MixedProviders, message}
-			return p, nil
+		var version *v1alpha3.MachineConfigurationVersion
+		if c.Result, version, c.Fault, err = resolver.Resolve(ctx, c.Machine); err != nil {
+			return p, err
 		}
-		if ours > 0 {
-			r.event(op.was, nil, corev1.EventTypeWarning, string(begin.MixedProviders), "PickUp", message+"; this one is left alone")
-		}
-		return picked{leave: true}, nil // another controller's
-	}
-	for _, check := range []func() (resolve.Reason, string){
-		func() (resolve.Reason, string) { return begin.SelectionFault(op.MachineOperation, r.Clock.Now()) },
-		func() (resolve.Reason, string) { return begin.MachinesFault(op.MachineOperation, p.machines) },
-	} {
-		if p.fault = faultOf(check()); p.fault.found() {
-			return p, nil
+		if r.MarkDeployed && c.Result.ImageSource == resolve.FromTemplate && !version.Status.Deployed && !slices.Contains(p.unmarked, version) {
+			p.unmarked = append(p.unmarked, version)
 		}
 	}
-	if p.fault, err = r.sharedHost(ctx, p.machines); err != nil || p.fault.found() {
-		return p, err
-	}
-	p.all, p.unmarked, err = r.resolveAll(ctx, p.machines)
-	if resolveErr, terminal := errors.AsType[*resolve.Error](err); terminal {
-		p.fault = fault{resolveErr.Reason, err.Error()}
+	start := resolve.Begin(op.MachineOperation, p.candidates, r.Clock.Now())
+	if p.fault, p.spared = start.Fault, start.Targets; p.fault.Found() && p.spared == nil {
 		return p, nil
 	}
-	if err != nil {
-		return p, err
+	targets, fault := freeze(p.candidates)
+	if fault.Found() {
+		p.fault, p.spared = fault, nil
 	}
-	if p.targets, err = freeze(p.all); err != nil {
-		p.fault = fault{begin.TooManyTargets, err.Error()}
-		return p, nil //nolint:nilerr // the fault says it
-	}
-	for i := range p.all {
-		if resolve.DeliveryFault(p.all[i].result.Pair) != "" {
-			p.undeliverable = &p.all[i]
-			break
-		}
-	}
+	p.targets = targets
 	return p, nil
 }
 
+// othersMachines reports whether an operation is left to other controllers: not
+// every one of its Machines has a provider that is registered here. If the
+// operation holds a claim already, it is refused instead.
+func (r *Reconciler) othersMachines(ctx context.Context, op *record, machines []v1alpha3.Machine) (leave bool, f resolve.Fault, err error) {
+	ours := 0
+	for i := range machines {
+		if r.registered(&machines[i]) {
+			ours++
+		}
+	}
+	if ours == len(machines) {
+		return false, f, nil
+	}
+	held, err := r.holdsAny(ctx, op, machines)
+	if err != nil {
+		return false, f, err
+	}
+	const message = "not every Machine that is selected has a provider that is registered here; create an operation for each provider"
+	if held {
+		return false, resolve.Fault{Reason: resolve.MixedProviders, Message: message}, nil
+	}
+	if ours > 0 {
+		r.event(op.raw, nil, corev1.EventTypeWarning, resolve.MixedProviders, "PickUp", message+"; this one is left alone")
+	}
+	return true, f, nil
+}
+
 // holdsAny reports whether an operation has claimed the host of one of its
-// Machines, as one does that crashed while it was started. It asks only about
-// those whose provider is registered here.
+// Machines, as after a crash during its start. It reads only the claims of Machines
+// whose provider is registered here.
 func (r *Reconciler) holdsAny(ctx context.Context, op *record, machines []v1alpha3.Machine) (bool, error) {
 	for i := range machines {
 		if !r.registered(&machines[i]) {
 			continue
 		}
-		_, claim, err := r.readClaim(ctx, begin.HostOf(&machines[i]))
-		if err != nil || claim.Holder == begin.HolderOf(op.MachineOperation) {
+		_, claim, err := r.readClaim(ctx, resolve.HostOf(&machines[i]))
+		if err != nil || claim.Holder == resolve.HolderOf(op.MachineOperation) {
 			return err == nil, err
 		}
 	}
 	return false, nil
 }
 
-// sharedHost reports two Machines that name one host. Candidates come from an
+// sharing returns the names of other Machines that name the host. They come from an
 // index, which may lag, and are confirmed live.
-func (r *Reconciler) sharedHost(ctx context.Context, machines []v1alpha3.Machine) (fault, error) {
-	named := map[string]string{}
-	for i := range machines {
-		host := begin.HostOf(&machines[i])
-		if host.ProviderID == "" {
-			continue
-		}
-		if other, known := named[host.ClaimName()]; known {
-			return faultOf(begin.SharedFault(host, []string{other})), nil
-		}
-		named[host.ClaimName()] = host.Machine
-		f, err := r.hostSharedWith(ctx, host)
-		if err != nil || f.found() {
-			return f, err
-		}
-	}
-	return fault{}, nil
-}
-
-// hostSharedWith reports another Machine that names the host, too.
-func (r *Reconciler) hostSharedWith(ctx context.Context, host begin.Host) (fault, error) {
+func (r *Reconciler) sharing(ctx context.Context, host resolve.Host) (names []string, err error) {
 	if host.ProviderID == "" {
-		return fault{}, nil
+		return nil, nil
 	}
 	if !r.Hosts.HasSynced() {
-		return fault{}, errors.New("the index of hosts is not filled yet")
+		return nil, errors.New("the index of hosts is not filled yet")
 	}
 	for _, name := range r.Hosts.Naming(host.Provider, host.ProviderID) {
 		if name == host.Machine {
@@ -152,13 +137,13 @@ func (r *Reconciler) hostSharedWith(ctx context.Context, host begin.Host) (fault
 			continue
 		}
 		if err != nil {
-			return fault{}, err
+			return nil, err
 		}
-		if begin.HostOf(other).ClaimName() == host.ClaimName() {
-			return faultOf(begin.SharedFault(host, []string{name})), nil
+		if resolve.HostOf(other).ClaimName() == host.ClaimName() {
+			names = append(names, name)
 		}
 	}
-	return fault{}, nil
+	return names, nil
 }
 
 // machinesOf reads the Machines that an operation names or selects, sorted by
@@ -196,52 +181,12 @@ func (r *Reconciler) machinesOf(ctx context.Context, op *record) ([]v1alpha3.Mac
 	return machines, nil
 }
 
-// resolveAll resolves every Machine. A version that several Machines refer to
-// is read once. It returns the versions that have to be marked as deployed before
-// a pair is frozen from them.
-func (r *Reconciler) resolveAll(ctx context.Context, machines []v1alpha3.Machine) (all []resolved, unmarked []*v1alpha3.MachineConfigurationVersion, err error) {
-	type pin struct {
-		name    string
-		pinned  bool
-		version int32
+// readMachine reads a Machine live. A reference that cannot be the name of a
+// Machine is not found, instead of being read again and again.
+func (r *Reconciler) readMachine(ctx context.Context, name string) (*v1alpha3.Machine, error) {
+	if !resolve.NamesObject(name) {
+		return nil, apierrors.NewNotFound(v1alpha3.GroupVersion.WithResource("machines").GroupResource(), name)
 	}
-	versions := map[pin]*v1alpha3.MachineConfigurationVersion{}
-	for i := range machines {
-		machine := &machines[i]
-		var version *v1alpha3.MachineConfigurationVersion
-		if resolve.NeedsVersion(machine) {
-			ref := *machine.Spec.ConfigurationRef
-			key := pin{name: ref.Name}
-			if ref.Version != nil {
-				key.pinned, key.version = true, *ref.Version
-			}
-			if version = versions[key]; version == nil {
-				if version, err = resolve.Version(ctx, r.Live, ref); err != nil {
-					return nil, nil, named(machine, err)
-				}
-				versions[key] = version
-			}
-		}
-		result, err := resolve.Machine(machine, version)
-		if err != nil {
-			return nil, nil, named(machine, err)
-		}
-		one := resolved{machine: machine, result: result}
-		if result.ImageSource == resolve.FromTemplate {
-			one.version = version.Name
-			if r.MarkDeployed && !version.Status.Deployed && !slices.Contains(unmarked, version) {
-				unmarked = append(unmarked, version)
-			}
-		}
-		all = append(all, one)
-	}
-	return all, unmarked, nil
-}
-
-// named adds the Machine to a terminal error.
-func named(machine *v1alpha3.Machine, err error) error {
-	if resolveErr, ok := errors.AsType[*resolve.Error](err); ok {
-		return &resolve.Error{Reason: resolveErr.Reason, Message: begin.NamedFault(machine.Name, resolveErr.Message)}
-	}
-	return err
+	machine := &v1alpha3.Machine{}
+	return machine, r.Live.Get(ctx, types.NamespacedName{Name: name}, machine)
 }

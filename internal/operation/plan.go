@@ -6,7 +6,6 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
 // Stages of a target, in order.
@@ -27,8 +26,8 @@ const (
 	poll                  // ask how far the replacement has come
 )
 
-// next plans one target from what is recorded of it, never from its phase
-// alone: an attempt counts once it is recorded, a call once it is answered.
+// next plans one target from its record, never from its phase alone: an attempt
+// counts once it is recorded, a call once it is answered.
 func next(t v1alpha3.OperationTarget) action {
 	switch {
 	case t.Phase.Finished():
@@ -62,14 +61,14 @@ func outcome(targets []v1alpha3.OperationTarget) v1alpha3.OperationPhase {
 	}
 }
 
-// firstFailed returns the first target that failed by itself, or else the first
-// that was spared for it; nil where none failed.
+// firstFailed returns the first target that failed by itself. If there is none, it
+// returns the first that was halted, or nil.
 func firstFailed(targets []v1alpha3.OperationTarget) (first *v1alpha3.OperationTarget) {
 	for i := range targets {
 		if targets[i].Phase != v1alpha3.OperationFailed {
 			continue
 		}
-		if targets[i].Stage != string(begin.Halted) {
+		if targets[i].Stage != string(resolve.Halted) {
 			return &targets[i]
 		}
 		if first == nil {
@@ -79,7 +78,7 @@ func firstFailed(targets []v1alpha3.OperationTarget) (first *v1alpha3.OperationT
 	return first
 }
 
-// summary says in one sentence how far the targets of an operation have come.
+// summary describes the progress of all targets in one sentence.
 func summary(targets []v1alpha3.OperationTarget) string {
 	if len(targets) == 1 {
 		return targets[0].Message
@@ -89,7 +88,7 @@ func summary(targets []v1alpha3.OperationTarget) string {
 		switch {
 		case t.Phase == v1alpha3.OperationComplete:
 			replaced++
-		case t.Phase == v1alpha3.OperationFailed && t.Stage == string(begin.Halted):
+		case t.Phase == v1alpha3.OperationFailed && t.Stage == string(resolve.Halted):
 			halted++
 		case t.Phase == v1alpha3.OperationFailed:
 			failed++
@@ -100,7 +99,7 @@ func summary(targets []v1alpha3.OperationTarget) string {
 		text += fmt.Sprintf("; %d failed, the first for Machine %q: %s", failed, first.MachineRef, resolve.Cut(first.Message, 200))
 	}
 	if halted > 0 {
-		text += fmt.Sprintf("; %d were not begun because of that (%s)", halted, begin.Halted)
+		text += fmt.Sprintf("; %d were not begun because of that (%s)", halted, resolve.Halted)
 	}
 	return text
 }
@@ -118,8 +117,8 @@ func (b Backoff) after(attempts int32) time.Duration {
 	return min(wait, b.Cap)
 }
 
-// expiresIn returns how long a finished operation is still kept; it is not
-// collected where that is not said.
+// expiresIn returns how long a finished operation is still kept. Without a TTL it
+// is not collected.
 func expiresIn(op *v1alpha3.MachineOperation, now time.Time) (left time.Duration, collected bool) {
 	if op.Spec.TTLSecondsAfterFinished == nil || op.Status.CompletedAt == nil {
 		return 0, false

@@ -18,20 +18,15 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 	"unbounded-cloud.io/hostformat/internal/strict"
 )
 
@@ -90,7 +85,7 @@ const conflictDelay = 50 * time.Millisecond
 
 func (r *Reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	cached := &unstructured.Unstructured{}
-	cached.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineOperation"))
+	cached.SetGroupVersionKind(operationGVK)
 	if err := r.Cache.Get(ctx, request.NamespacedName, cached); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -149,108 +144,18 @@ func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result
 	if op.Spec.OperationKind != v1alpha3.HostReplace || op.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
-	copied := faultOf(begin.CopyFault(op.MachineOperation))
+	copied := resolve.CopyFault(op.MachineOperation)
 	switch {
 	case op.Status.Phase.Finished():
-		return r.expire(ctx, op.was)
-	case copied.found():
+		return r.expire(ctx, op.raw)
+	case copied.Found():
 		return reconcile.Result{}, r.refuse(ctx, op, copied)
 	case len(op.Status.Targets) == 0:
 		return r.start(ctx, op)
 	case !r.canCall(op):
 		return reconcile.Result{}, nil // another process froze it, for a provider that it has
-	case !begin.Marked(op.MachineOperation):
+	case !resolve.Marked(op.MachineOperation):
 		return reconcile.Result{}, r.mark(ctx, op)
 	}
 	return r.advance(ctx, op)
-}
-
-// read reads an operation live.
-func (r *Reconciler) read(ctx context.Context, name string) (*record, error) {
-	raw := &unstructured.Unstructured{}
-	raw.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineOperation"))
-	if err := r.Live.Get(ctx, types.NamespacedName{Name: name}, raw); err != nil {
-		return nil, err
-	}
-	return newRecord(raw)
-}
-
-// readMachine reads a Machine live. What cannot be the name of one is not found,
-// rather than asked for again and again.
-func (r *Reconciler) readMachine(ctx context.Context, name string) (*v1alpha3.Machine, error) {
-	if !begin.NamesObject(name) {
-		return nil, apierrors.NewNotFound(v1alpha3.GroupVersion.WithResource("machines").GroupResource(), name)
-	}
-	machine := &v1alpha3.Machine{}
-	return machine, r.Live.Get(ctx, types.NamespacedName{Name: name}, machine)
-}
-
-// refuse fails an operation as a whole.
-func (r *Reconciler) refuse(ctx context.Context, op *record, f fault) error {
-	r.setFailed(op, f)
-	if err := op.write(ctx, r.Writer); err != nil {
-		if strict.SchemaTooOld(err) {
-			logf.FromContext(ctx).Info("refused, and the CRD cannot even hold that", "reason", f.reason, "message", f.message)
-			return nil
-		}
-		return err
-	}
-	r.announceRefused(ctx, op, f)
-	return nil
-}
-
-// setFailed sets what a status says of an operation that fails as a whole.
-func (r *Reconciler) setFailed(op *record, f fault) {
-	now := r.Clock.Now()
-	op.set(string(v1alpha3.OperationFailed), "phase")
-	op.set(bounded(f.message), "message")
-	op.set(timestamp(now), "completedAt")
-	for i, target := range op.Status.Targets {
-		if !target.Begun() && !target.Phase.Finished() {
-			r.fail(op, i, f)
-		}
-	}
-	if !op.has("targets") {
-		op.setCondition(v1alpha3.ConditionFrozen, metav1.ConditionFalse, string(f.reason), f.message, now)
-	}
-	op.setCondition(v1alpha3.ConditionComplete, metav1.ConditionFalse, string(f.reason), f.message, now)
-}
-
-func (r *Reconciler) announceRefused(ctx context.Context, op *record, f fault) {
-	logf.FromContext(ctx).Info("refused", "reason", f.reason, "message", f.message)
-	r.event(op.was, nil, corev1.EventTypeWarning, string(f.reason), "Refuse", f.message)
-}
-
-// expire deletes a finished operation of ours when its time is up, if it has
-// attempted something. One that failed without a call stays: a tool that creates
-// it again and again would otherwise have it run as soon as it can.
-func (r *Reconciler) expire(ctx context.Context, finished *unstructured.Unstructured) (reconcile.Result, error) {
-	op, err := newRecord(finished)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	left, collected := expiresIn(op.MachineOperation, r.Clock.Now())
-	if !collected {
-		return reconcile.Result{}, nil
-	}
-	if left > 0 {
-		// A day at most: a clock that is set meanwhile is then noticed.
-		return reconcile.Result{RequeueAfter: min(left, 24*time.Hour)}, nil
-	}
-	// What is cached of a finished operation does not say what it attempted.
-	op, err = r.read(ctx, op.Name)
-	if err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	if op.UID != finished.GetUID() || !op.Status.Phase.Finished() || op.DeletionTimestamp != nil || !ours(op.was) ||
-		!slices.ContainsFunc(op.Status.Targets, v1alpha3.OperationTarget.Begun) {
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{}, client.IgnoreNotFound(r.Writer.Delete(ctx, op.was,
-		client.Preconditions{UID: &op.UID, ResourceVersion: &op.ResourceVersion}))
-}
-
-// event tells people, on the object that they look at.
-func (r *Reconciler) event(about, related runtime.Object, kind, reason, action, message string) {
-	r.Recorder.Eventf(about, related, kind, reason, action, "%s", bounded(message))
 }

@@ -2,6 +2,7 @@ package operation
 
 import (
 	"maps"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -13,18 +14,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // ControllerName is what --controllers calls the reconciler of operations.
 const ControllerName = "hostreplace"
+
+// cacheSyncTimeout is how long a start may take to read all operations. A history
+// of 1.3 GB takes minutes, and a process that gave up would start to read again.
+const cacheSyncTimeout = 30 * time.Minute
 
 // SetupWithManager has the manager run the reconciler for every change of an
 // operation that may concern it, that many at a time.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, concurrency int) error {
 	// Unstructured: one object that Go types refuse would stop a typed cache.
 	op := &unstructured.Unstructured{}
-	op.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineOperation"))
+	op.SetGroupVersionKind(operationGVK)
 	stored := &inventory{r.Cache}
 	metrics.Registry.Unregister(stored) // of a manager before, in tests
 	if err := metrics.Registry.Register(stored); err != nil {
@@ -38,7 +43,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, concurrency int) error {
 			DeleteFunc:  func(event.DeleteEvent) bool { return false },
 			GenericFunc: func(event.GenericEvent) bool { return false },
 		})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, CacheSyncTimeout: cacheSyncTimeout}).
 		Complete(r)
 }
 
@@ -60,7 +65,7 @@ func concerns(was, now client.Object) bool {
 		!maps.Equal(before.GetAnnotations(), after.GetAnnotations()) || !maps.Equal(before.GetLabels(), after.GetLabels()) {
 		return true
 	}
-	if ours(after) || after.GetAnnotations()[begin.StartedAnnotation] != "" {
+	if ours(after) || after.GetAnnotations()[resolve.StartedAnnotation] != "" {
 		return true
 	}
 	// Another client may record the targets of an operation that we carry out.

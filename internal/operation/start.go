@@ -3,7 +3,7 @@ package operation
 import (
 	"context"
 	"fmt"
-	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,23 +14,19 @@ import (
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
 )
 
-// start picks an operation up, claims the hosts of its Machines, and freezes all
-// its pairs in one status write. It does nothing else: whatever follows reads
-// the pairs back. All that can refuse the operation is checked before anything
-// is claimed, and again after it, since it may have changed meanwhile.
+// start claims the hosts of the Machines of an operation, and freezes all its pairs
+// in one status write. It does nothing else: later steps read the pairs back.
+// Everything that can refuse the operation is checked before anything is claimed,
+// and again after it, since it may have changed meanwhile.
 func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, error) {
 	p, err := r.pick(ctx, op)
 	if err != nil || p.leave {
 		return reconcile.Result{}, err
 	}
-	if p.fault.found() {
-		return reconcile.Result{}, r.refuseStart(ctx, op, p.machines, p.fault)
-	}
-	if p.undeliverable != nil {
-		return reconcile.Result{}, r.freezeFailed(ctx, op, p)
+	if p.fault.Found() {
+		return reconcile.Result{}, r.refuseStart(ctx, op, p, p.candidates)
 	}
 	if len(p.unmarked) > 0 {
 		// In a reconcile of its own, after which the versions are read again:
@@ -40,29 +36,29 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	if err := r.dryRun(ctx, op, p); err != nil {
 		return reconcile.Result{}, err
 	}
-	claimed, f, err := r.claimAll(ctx, op, p)
+	claimed, f, err := r.claimAll(ctx, op, p.candidates)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if f.found() {
-		return reconcile.Result{}, r.refuseStart(ctx, op, claimed, f)
+	if f.Found() {
+		return reconcile.Result{}, r.refuseStart(ctx, op, picked{fault: f}, claimed)
 	}
 
 	if p, err = r.pick(ctx, op); err != nil {
 		return reconcile.Result{}, err
 	}
 	if p.leave {
-		p.fault = fault{resolve.ProviderChanged, "a Machine was deleted or given to another provider while its host was being claimed; create a new operation"}
-	}
-	if p.fault.found() {
-		return reconcile.Result{}, r.refuseStart(ctx, op, claimed, p.fault)
+		p.fault = resolve.Fault{Reason: resolve.ProviderChanged, Message: "a Machine was deleted or given to another provider while its host was being claimed; create a new operation"}
 	}
 	held := map[string]bool{}
-	for i := range claimed {
-		held[begin.HostOf(&claimed[i]).ClaimName()] = true
+	for _, c := range claimed {
+		held[resolve.HostOf(c.Machine).ClaimName()] = true
 	}
-	for i := range p.machines {
-		name := begin.HostOf(&p.machines[i]).ClaimName()
+	if p.fault.Found() && p.spared == nil {
+		return reconcile.Result{}, r.refuseStart(ctx, op, p, claimed)
+	}
+	for _, c := range p.candidates {
+		name := resolve.HostOf(c.Machine).ClaimName()
 		if !held[name] {
 			return reconcile.Result{RequeueAfter: 1}, nil // a Machine has come, or names another host: it is claimed first
 		}
@@ -71,15 +67,15 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	switch {
 	case len(p.unmarked) > 0:
 		return reconcile.Result{RequeueAfter: 1}, nil
-	case p.undeliverable != nil:
-		return reconcile.Result{}, r.freezeFailed(ctx, op, p)
+	case p.fault.Found():
+		return reconcile.Result{}, r.refuseStart(ctx, op, p, claimed)
 	}
 	if err := r.freeze(ctx, op, p); err != nil {
 		return reconcile.Result{}, err
 	}
-	// Of Machines that are no longer selected.
-	for i := range claimed {
-		if host := begin.HostOf(&claimed[i]); held[host.ClaimName()] {
+	// Claims on the hosts of Machines that are no longer selected.
+	for _, c := range claimed {
+		if host := resolve.HostOf(c.Machine); held[host.ClaimName()] {
 			if _, err := r.giveBack(ctx, op, host); err != nil {
 				return reconcile.Result{}, err
 			}
@@ -88,34 +84,35 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	return reconcile.Result{}, nil
 }
 
-// claimAll claims the hosts of all Machines, in the order of their names: of two
-// operations that overlap, one gets all that they share. It returns the Machines
+// claimAll claims the hosts of all candidates, in the order of their names: of two
+// operations that overlap, one gets all that they share. It returns the candidates
 // whose hosts are claimed, all of them unless there is a fault or an error.
-func (r *Reconciler) claimAll(ctx context.Context, op *record, p picked) (claimed []v1alpha3.Machine, f fault, err error) {
-	for i := range p.machines {
-		f, err := r.takeClaim(ctx, op, begin.HostOf(&p.machines[i]))
-		if err != nil || f.found() {
-			return p.machines[:i], f, err
+func (r *Reconciler) claimAll(ctx context.Context, op *record, candidates []resolve.Candidate) (claimed []resolve.Candidate, f resolve.Fault, err error) {
+	for i, c := range candidates {
+		if f, err := r.takeClaim(ctx, op, resolve.HostOf(c.Machine)); err != nil || f.Found() {
+			return candidates[:i], f, err
 		}
 	}
-	return p.machines, fault{}, nil
+	return candidates, resolve.Fault{}, nil
 }
 
 // refuseStart fails an operation that has frozen nothing, and then gives back the
-// claims that it has on Machines. The write comes first: it is refused where
-// another process has started the operation meanwhile, which then keeps them.
-func (r *Reconciler) refuseStart(ctx context.Context, op *record, machines []v1alpha3.Machine, f fault) error {
-	if err := r.refuse(ctx, op, f); err != nil {
+// claims that it has on the hosts of candidates. The write comes first: it is a
+// conflict if another process has started the operation meanwhile, which then
+// keeps them.
+func (r *Reconciler) refuseStart(ctx context.Context, op *record, p picked, candidates []resolve.Candidate) error {
+	var err error
+	if p.spared != nil {
+		err = r.freezeFailed(ctx, op, p)
+	} else {
+		err = r.refuse(ctx, op, p.fault)
+	}
+	if err != nil {
 		return err
 	}
-	return r.giveAllBack(ctx, op, machines)
-}
-
-// giveAllBack gives back the claims on Machines, which are taken in this order:
-// the first one that the operation does not have ends it.
-func (r *Reconciler) giveAllBack(ctx context.Context, op *record, machines []v1alpha3.Machine) error {
-	for i := range machines {
-		if had, err := r.giveBack(ctx, op, begin.HostOf(&machines[i])); err != nil || !had {
+	// Claims are taken in this order: the first one that is missing is the end.
+	for _, c := range candidates {
+		if had, err := r.giveBack(ctx, op, resolve.HostOf(c.Machine)); err != nil || !had {
 			return err
 		}
 	}
@@ -125,36 +122,31 @@ func (r *Reconciler) giveAllBack(ctx context.Context, op *record, machines []v1a
 // dryRun writes, without storing it, every field that a status may get from now
 // on: a CRD that lacks one refuses the operation before anything is claimed.
 func (r *Reconciler) dryRun(ctx context.Context, op *record, p picked) error {
-	trial, err := newRecord(op.was)
+	trial, err := newRecord(op.raw)
 	if err != nil {
 		return err
 	}
 	r.setFrozen(trial, p)
 	now := timestamp(r.Clock.Now())
-	first := maps.Clone(p.targets[0].(map[string]any))
-	maps.Copy(first, map[string]any{
-		"attempts": int64(1), "lastAttemptAt": now, "startedAt": now, "completedAt": now,
-		"providerOperation": map[string]any{"provider": first["input"].(map[string]any)["provider"], "operationID": "dry-run"},
-	})
-	trial.set(append([]any{first}, p.targets[1:]...), "targets")
-	trial.set(now, "startedAt")
-	trial.set(now, "completedAt")
+	first := &trial.Status.Targets[0]
+	first.Attempts, first.LastAttemptAt, first.StartedAt, first.CompletedAt = 1, now, now, now
+	first.ProviderOperation = &v1alpha3.ProviderOperation{Provider: first.Input.Provider, OperationID: "dry-run"}
+	trial.Status.StartedAt, trial.Status.CompletedAt = now, now
 	return trial.write(ctx, r.Writer, client.DryRunAll)
 }
 
-// setFrozen sets all that the freeze write holds.
+// setFrozen puts all that the freezing write holds into the status.
 func (r *Reconciler) setFrozen(op *record, p picked) (message string) {
-	message = "image and format are frozen: " + p.all[0].describe()
-	if len(p.all) > 1 {
-		message = fmt.Sprintf("image and format are frozen for %d Machines", len(p.all))
+	message = "image and format are frozen: " + p.candidates[0].Result.String()
+	if len(p.candidates) > 1 {
+		message = fmt.Sprintf("image and format are frozen for %d Machines", len(p.candidates))
 	}
-	op.set(p.targets, "targets")
-	op.set(string(v1alpha3.OperationPending), "phase")
-	op.set(bounded(message), "message")
-	if len(p.all) == 1 {
-		op.set(p.all[0].machine.Generation, "observedMachineGeneration")
+	op.Status.Targets = slices.Clone(p.targets)
+	op.Status.Phase, op.Status.Message = v1alpha3.OperationPending, bounded(message)
+	if len(p.candidates) == 1 {
+		op.Status.ObservedMachineGeneration = p.candidates[0].Machine.Generation
 	}
-	op.setCondition(v1alpha3.ConditionFrozen, metav1.ConditionTrue, "PairFrozen", message, r.Clock.Now())
+	op.setCondition(v1alpha3.ConditionFrozen, metav1.ConditionTrue, resolve.PairFrozen, message, r.Clock.Now())
 	return message
 }
 
@@ -168,38 +160,28 @@ func (r *Reconciler) freeze(ctx context.Context, op *record, p picked) error {
 }
 
 // freezeFailed records the pairs of an operation that cannot be delivered, and
-// that it has failed, in one write. No claim is kept and nobody is called: one
-// pair that cannot be delivered spares all hosts.
+// that it has failed, in one write. No provider is called: one pair that cannot be
+// delivered spares all hosts.
 func (r *Reconciler) freezeFailed(ctx context.Context, op *record, p picked) error {
 	message := r.setFrozen(op, p)
-	name := p.undeliverable.machine.Name
-	one := faultOf(begin.UndeliverableFault(name, p.undeliverable.result.Pair, 1))
-	for i, target := range p.all {
-		f := one
-		if resolve.DeliveryFault(target.result.Pair) == "" {
-			f = faultOf(begin.SparedFault(name))
-		}
-		fields := p.targets[i].(map[string]any)
-		fields["phase"], fields["stage"] = string(v1alpha3.OperationFailed), string(f.reason)
-		fields["message"], fields["completedAt"] = bounded(f.message), timestamp(r.Clock.Now())
+	for i, fault := range p.spared {
+		r.fail(op, i, fault)
 	}
-	op.set(p.targets, "targets")
-	reason := faultOf(begin.UndeliverableFault(name, p.undeliverable.result.Pair, len(p.all)))
-	r.setFailed(op, reason)
+	r.setFailed(op, p.fault)
 	if err := op.write(ctx, r.Writer); err != nil {
 		return err
 	}
 	r.announceFrozen(ctx, op, p, message)
-	r.announceRefused(ctx, op, reason)
-	return r.giveAllBack(ctx, op, p.machines)
+	r.announceRefused(ctx, op, p.fault)
+	return nil
 }
 
 func (r *Reconciler) announceFrozen(ctx context.Context, op *record, p picked, message string) {
-	for _, one := range p.all {
-		resolutions.WithLabelValues(string(one.result.ImageSource), string(one.result.FormatSource)).Inc()
+	for _, c := range p.candidates {
+		resolutions.WithLabelValues(string(c.Result.ImageSource), string(c.Result.FormatSource)).Inc()
 	}
-	logf.FromContext(ctx).Info("frozen", "targets", len(p.all), "message", message)
-	r.event(op.was, nil, corev1.EventTypeNormal, "PairFrozen", "Freeze", message)
+	logf.FromContext(ctx).Info("frozen", "targets", len(p.candidates), "message", message)
+	r.event(op.raw, nil, corev1.EventTypeNormal, resolve.PairFrozen, "Freeze", message)
 }
 
 func (r *Reconciler) markDeployed(ctx context.Context, versions []*v1alpha3.MachineConfigurationVersion) error {
@@ -214,10 +196,10 @@ func (r *Reconciler) markDeployed(ctx context.Context, versions []*v1alpha3.Mach
 
 // refuseOldSchema fails an operation whose record the CRD would not keep.
 func (r *Reconciler) refuseOldSchema(ctx context.Context, op *record) error {
-	fresh, err := newRecord(op.was)
+	fresh, err := newRecord(op.raw)
 	if err != nil {
 		return err
 	}
-	return r.refuse(ctx, fresh, fault{begin.SchemaTooOld,
-		"the CRDs lack fields that hostformat records what it does in (status.targets[].input of MachineOperation, status.deployed of MachineConfigurationVersion); upgrade the CRDs first, then create a new operation"})
+	return r.refuse(ctx, fresh, resolve.Fault{Reason: resolve.SchemaTooOld,
+		Message: "the CRDs lack fields that hostformat records what it does in (status.targets[].input of MachineOperation, status.deployed of MachineConfigurationVersion); upgrade the CRDs first, then create a new operation"})
 }

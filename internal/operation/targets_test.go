@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // A status write that turns a finished operation back and adds a Machine to it,
@@ -70,9 +70,9 @@ func TestTargetsOfOthers(t *testing.T) {
 			require.Contains(t, target["message"], test.words)
 			require.Equal(t, 1, provider.acts)
 			// The duplicate leaves its claim to the target that has used it.
-			_, claim, err := r.readClaim(t.Context(), begin.Host{UID: "m-1", Provider: "P"})
+			_, claim, err := r.readClaim(t.Context(), resolve.Host{UID: "m-1", Provider: "P"})
 			require.NoError(t, err)
-			require.Equal(t, begin.Holder{Name: "op", UID: "u-1"}, claim.Holder)
+			require.Equal(t, resolve.Holder{Name: "op", UID: "u-1"}, claim.Holder)
 		})
 	}
 }

@@ -20,16 +20,16 @@ func FuzzMachine(f *testing.F) {
 	f.Add(strings.Repeat("x", 2049), "", "", "IGNITION", "weird")
 	f.Fuzz(func(t *testing.T, image, format, templateImage, templateFormat, observed string) {
 		machine, version := machineWith(image, format, observed), versionWith(templateImage, templateFormat)
-		result, err := Machine(machine, version)
-		again, errAgain := Machine(machine, version)
+		result, fault := Machine(machine, version)
+		again, faultAgain := Machine(machine, version)
 		require.Equal(t, result, again)
-		require.Equal(t, err, errAgain)
-		if err != nil {
-			require.IsType(t, &Error{}, err)
+		require.Equal(t, fault, faultAgain)
+		require.Equal(t, fault.Reason == "", fault.Message == "")
+		if fault.Found() {
 			require.Equal(t, Result{}, result, "nothing to act on")
 			return
 		}
-		require.Empty(t, PairFault(result.Pair))
+		require.NotEqual(t, InvalidPair, PairFault(result.Pair).Reason)
 		require.True(t, slices.Contains(v1alpha3.ProvisioningFormats, result.Format))
 		chosen := TrimImage(image)
 		if chosen == "" {

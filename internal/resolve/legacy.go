@@ -2,17 +2,17 @@ package resolve
 
 import "unbounded-cloud.io/hostformat/api/v1alpha3"
 
-// LegacyTarget is a target of an operation from before the format field.
+// LegacyTarget is a target of an operation that predates the format field.
 type LegacyTarget struct {
 	Index   int    // in status.targets
-	Machine string // that it is for
+	Machine string // of the target
 }
 
-// LegacyTargets returns the targets of a decoded MachineOperation that are
-// still to be carried out and have no format: their snapshot is from before
-// the field. An absent, null or empty format is none; anything else is a
-// format, if a wrong one, and what is not even of the right shape is no
-// snapshot. Operations of other kinds, and finished ones, have none.
+// LegacyTargets returns the unfinished targets of a decoded MachineOperation that
+// have a snapshot without a format. An absent, null or empty format is none; any
+// other value is a format, even if it is not legal. An input of the wrong type is
+// no snapshot. Finished operations and operations of other kinds have no such
+// targets.
 func LegacyTargets(operation map[string]any) []LegacyTarget {
 	spec, _ := operation["spec"].(map[string]any)
 	status, _ := operation["status"].(map[string]any)

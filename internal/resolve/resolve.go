@@ -1,15 +1,14 @@
-// Package resolve decides which image a host is replaced with, and in which
-// format that image takes its first-boot configuration.
+// Package resolve makes every decision about a replacement: which image and
+// format a host gets (resolve.go), whether an operation may start (begin.go),
+// whether a target may be called for now (attempt.go), and which operation may
+// replace a host (claim.go). The controller acts on these decisions, and the
+// plugin explains them.
 //
-// The decision is a pure function of a Machine and at most one version of its
-// configuration. Only versions.go reads from the API.
+// All of it is pure: a decision depends on its arguments alone. A decision that
+// forbids something is a Fault (reasons.go).
 package resolve
 
-import (
-	"fmt"
-
-	"unbounded-cloud.io/hostformat/api/v1alpha3"
-)
+import "unbounded-cloud.io/hostformat/api/v1alpha3"
 
 // Source says where one half of a pair comes from.
 type Source string
@@ -35,45 +34,21 @@ type Pair struct {
 type Result struct {
 	Pair
 	ImageSource, FormatSource Source
+	// Version names the MachineConfigurationVersion that the image comes from. It
+	// is empty for any other source.
+	Version string
 }
 
-// Reason classifies what makes a replacement impossible.
-type Reason string
-
-// The reasons why nothing can be resolved. Each is terminal: trying again
-// without an edit cannot help.
-const (
-	FormatNotDeclared Reason = "FormatNotDeclared"
-	InvalidFormat     Reason = "InvalidFormat"
-	InvalidImage      Reason = "InvalidImage"
-	VersionNotFound   Reason = "VersionNotFound"
-	VersionMismatch   Reason = "VersionMismatch"
-	VersionDeleting   Reason = "VersionDeleting"
-)
-
-// Error is a resolution that is impossible until somebody edits an object. Any
-// other error of this package is a failure to read, worth another try.
-type Error struct {
-	Reason  Reason
-	Message string // one sentence: where, what, and what to do next
-}
-
-func (e *Error) Error() string { return e.Message }
-
-func errorf(reason Reason, format string, args ...any) error {
-	return &Error{Reason: reason, Message: fmt.Sprintf(format, args...)}
-}
-
-// NeedsVersion tells whether resolving the Machine depends on a version of its
+// NeedsVersion reports whether resolving the Machine depends on a version of its
 // configuration: it refers to one and has no image of its own.
 func NeedsVersion(machine *v1alpha3.Machine) bool {
 	return machine.Spec.ConfigurationRef != nil && TrimImage(hostOf(machine).Image) == ""
 }
 
-// Machine resolves a Machine. The version supplies the template; it is read
-// only where the Machine has no image, and may be nil, which is the same as a
-// template without an image. The error is an *Error.
-func Machine(machine *v1alpha3.Machine, version *v1alpha3.MachineConfigurationVersion) (Result, error) {
+// Machine resolves a Machine. The version supplies the template. It is read
+// only if the Machine has no image, and may be nil, which is the same as a
+// template without an image. A fault is terminal: only an edit can help.
+func Machine(machine *v1alpha3.Machine, version *v1alpha3.MachineConfigurationVersion) (Result, Fault) {
 	declared := declaration{format: hostOf(machine).ProvisioningFormat, source: FromMachine, path: "Machine spec.host.provisioningFormat"}
 	if image := TrimImage(hostOf(machine).Image); image != "" {
 		return resolve(selection{image, FromMachine, "Machine spec.host.image"}, machine, declared)
@@ -83,17 +58,20 @@ func Machine(machine *v1alpha3.Machine, version *v1alpha3.MachineConfigurationVe
 			declared = declaration{template.ProvisioningFormat, FromTemplate,
 				"MachineConfigurationVersion " + version.Name + " spec.template.host.provisioningFormat"}
 		}
-		return resolve(selection{TrimImage(template.Image), FromTemplate,
+		result, fault := resolve(selection{TrimImage(template.Image), FromTemplate,
 			"MachineConfigurationVersion " + version.Name + " spec.template.host.image"}, machine, declared)
+		if !fault.Found() {
+			result.Version = version.Name
+		}
+		return result, fault
 	}
 	return resolve(selection{"", Kept, ""}, machine, declared)
 }
 
 // Snapshot resolves a target whose input was written before the format field
 // existed: the image is the one in the snapshot (none keeps the current one),
-// the format is what the Machine says now. Templates have no say. The error is
-// an *Error.
-func Snapshot(hostImage string, machine *v1alpha3.Machine) (Result, error) {
+// the format is what the Machine says now. Templates have no say.
+func Snapshot(hostImage string, machine *v1alpha3.Machine) (Result, Fault) {
 	chosen := selection{TrimImage(hostImage), FromSnapshot, "input.hostImage"}
 	if chosen.image == "" {
 		chosen.source = Kept
@@ -105,7 +83,7 @@ func Snapshot(hostImage string, machine *v1alpha3.Machine) (Result, error) {
 type selection struct {
 	image  string
 	source Source
-	path   string // where the image stands, for messages
+	path   string // of the image, for messages
 }
 
 // declaration is the declared format that belongs to the chosen image, if any.
@@ -116,34 +94,54 @@ type declaration struct {
 }
 
 // resolve finds the format of an image that has been chosen.
-func resolve(chosen selection, machine *v1alpha3.Machine, declared declaration) (Result, error) {
-	if fault := ImageFault(chosen.image); fault != "" {
-		return Result{}, errorf(InvalidImage, "%s: %q %s", chosen.path, Excerpt(chosen.image), fault)
+func resolve(chosen selection, machine *v1alpha3.Machine, declared declaration) (Result, Fault) {
+	if fault := ImageFault(chosen.image); fault.Found() {
+		return Result{}, faultf(fault.Reason, "%s: %q %s", chosen.path, Excerpt(chosen.image), fault.Message)
 	}
 	result := Result{Pair: Pair{Image: chosen.image}, ImageSource: chosen.source}
 
 	if declared.format != "" {
-		if fault := FormatFault(string(declared.format)); fault != "" {
-			return Result{}, errorf(InvalidFormat, "%s: unsupported value %q: %s", declared.path, Excerpt(string(declared.format)), fault)
+		if fault := FormatFault(string(declared.format)); fault.Found() {
+			return Result{}, faultf(fault.Reason, "%s: unsupported value %q: %s", declared.path, Excerpt(string(declared.format)), fault.Message)
 		}
 		result.Format, result.FormatSource = declared.format, declared.source
-		return result, nil
+		return result, Fault{}
 	}
 
 	observed := machine.Status.ObservedProvisioningFormat
 	switch fault := FormatFault(string(observed)); {
 	case observed == "":
 		result.Format, result.FormatSource = v1alpha3.CloudInit, FromFallback
-	case fault != "":
-		return Result{}, errorf(InvalidFormat, "Machine status.observedProvisioningFormat: unsupported value %q: %s", Excerpt(string(observed)), fault)
+	case fault.Found():
+		return Result{}, faultf(fault.Reason, "Machine status.observedProvisioningFormat: unsupported value %q: %s", Excerpt(string(observed)), fault.Message)
 	case observed == v1alpha3.Ignition && chosen.image != "":
-		return Result{}, errorf(FormatNotDeclared,
+		return Result{}, faultf(FormatNotDeclared,
 			"Machine spec.host.provisioningFormat: must be declared because the host is known to run Ignition and %s selects %q; set it to %s or %s, whichever the image boots with",
 			chosen.path, Excerpt(chosen.image), v1alpha3.CloudInit, v1alpha3.Ignition)
 	default:
 		result.Format, result.FormatSource = observed, FromObservation
 	}
-	return result, nil
+	return result, Fault{}
+}
+
+// String says where both halves of the pair come from, for a message.
+func (r Result) String() string {
+	image := "current image kept"
+	if r.ImageSource != Kept {
+		image = "image " + Excerpt(r.Image) + r.from(r.ImageSource)
+	}
+	return image + ", format " + string(r.Format) + r.from(r.FormatSource)
+}
+
+func (r Result) from(source Source) string {
+	switch source {
+	case FromTemplate:
+		return " from MachineConfigurationVersion " + r.Version
+	case FromObservation:
+		return " observed"
+	default:
+		return " from " + string(source)
+	}
 }
 
 func hostOf(machine *v1alpha3.Machine) v1alpha3.HostTemplate {
@@ -160,30 +158,36 @@ func templateOf(version *v1alpha3.MachineConfigurationVersion) v1alpha3.HostTemp
 	return *version.Spec.Template.Host
 }
 
-// PairFault says what makes a frozen pair unfit to be delivered; it is empty
-// for one that is fit. A pair is checked again where it is read back: it may
-// have been written past every webhook.
-func PairFault(pair Pair) string {
-	if fault := ImageFault(pair.Image); fault != "" {
-		return fmt.Sprintf("input.hostImage: %q %s", Excerpt(pair.Image), fault)
+// PairFault reports why a pair is not delivered: its image or format is not
+// legal, or the controllers of this project cannot deliver it. A frozen pair is
+// checked again where it is read back, since it may have been written past every
+// webhook.
+func PairFault(pair Pair) Fault {
+	if fault := ImageFault(pair.Image); fault.Found() {
+		return faultf(InvalidPair, "input.hostImage: %q %s", Excerpt(pair.Image), fault.Message)
 	}
-	if fault := FormatFault(string(pair.Format)); fault != "" {
-		return fmt.Sprintf("input.provisioningFormat: unsupported value %q: %s", Excerpt(string(pair.Format)), fault)
+	if fault := FormatFault(string(pair.Format)); fault.Found() {
+		return faultf(InvalidPair, "input.provisioningFormat: unsupported value %q: %s", Excerpt(string(pair.Format)), fault.Message)
 	}
-	return ""
+	fault := deliveryFault(pair)
+	if fault.Found() {
+		fault.Message += "; the provider was not called"
+	}
+	return fault
 }
 
-// DeliveryFault says why the controllers of this project cannot deliver a pair
-// that is fit; it is empty where they can.
-func DeliveryFault(pair Pair) string {
+// deliveryFault reports why the controllers of this project cannot deliver a
+// legal pair.
+func deliveryFault(pair Pair) Fault {
 	if pair.Format == v1alpha3.Ignition {
-		return "the image boots with Ignition, and this controller generates cloud-init only"
+		return Fault{IgnitionNotDeliverable, "the image boots with Ignition, and this controller generates cloud-init only"}
 	}
-	return ""
+	return Fault{}
 }
 
-// Provider returns who replaces the host of a Machine, and its identifier
-// there. The legacy spellings count where spec.host.external names no provider.
+// Provider returns the provider that replaces the host of a Machine, and the
+// identifier of the host there. The legacy fields count if spec.host.external
+// names no provider.
 func Provider(machine *v1alpha3.Machine) (provider, id string) {
 	if host := machine.Spec.Host; host != nil && host.External != nil && host.External.Provider != "" {
 		return host.External.Provider, host.External.ProviderID

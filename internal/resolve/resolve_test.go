@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -102,18 +101,19 @@ func TestMachineFollowsTheTable(t *testing.T) {
 						require.NotNil(t, row, "no row matches %q", columns)
 						met[row[0]]++
 
-						got, err := Machine(machineWith(m, f, o), versionWith(tmpl, g))
+						got, fault := Machine(machineWith(m, f, o), versionWith(tmpl, g))
 						if row[6] == "error" {
-							requireReason(t, err, FormatNotDeclared)
+							require.Equal(t, FormatNotDeclared, fault.Reason)
 							require.Zero(t, got)
 							continue
 						}
-						require.NoError(t, err, "row %s, columns %q", row[0], columns)
+						require.Empty(t, fault, "row %s, columns %q", row[0], columns)
 						named := map[string]string{"M": "img-m", "T": "img-t", "keep": "", "F": f, "G": g, "O": o, "CloudInit": "CloudInit"}
 						require.Equal(t, Result{
 							Pair:         Pair{Image: named[row[6]], Format: v1alpha3.ProvisioningFormat(named[row[7]])},
 							ImageSource:  Source(row[8]),
 							FormatSource: Source(row[9]),
+							Version:      map[string]string{"template": "edge-v3"}[row[8]],
 						}, got, "row %s, columns %q", row[0], columns)
 					}
 				}
@@ -123,16 +123,9 @@ func TestMachineFollowsTheTable(t *testing.T) {
 	require.Len(t, met, 12, "every row is met")
 }
 
-func requireReason(t *testing.T, err error, want Reason) {
-	t.Helper()
-	resolveErr, ok := errors.AsType[*Error](err)
-	require.True(t, ok, "got %v", err)
-	require.Equal(t, want, resolveErr.Reason)
-}
-
 func TestMachineWithoutVersionKeepsTheImage(t *testing.T) {
-	got, err := Machine(machineWith("", "", "Ignition"), nil)
-	require.NoError(t, err)
+	got, fault := Machine(machineWith("", "", "Ignition"), nil)
+	require.Empty(t, fault)
 	require.Equal(t, Result{Pair: Pair{Format: v1alpha3.Ignition}, ImageSource: Kept, FormatSource: FromObservation}, got)
 }
 
@@ -184,12 +177,12 @@ func TestMachineErrorsSayWhatToDo(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Machine(test.machine, test.version)
-			requireReason(t, err, test.reason)
+			got, fault := Machine(test.machine, test.version)
+			require.Equal(t, test.reason, fault.Reason)
 			require.Zero(t, got)
-			require.Less(t, len(err.Error()), 600, "a message is bounded")
+			require.Less(t, len(fault.Message), 600, "a message is bounded")
 			for _, words := range test.words {
-				require.ErrorContains(t, err, words)
+				require.Contains(t, fault.Message, words)
 			}
 		})
 	}
@@ -207,8 +200,8 @@ func TestMachineIgnoresWhatItDoesNotRead(t *testing.T) {
 		"observation under a declaration":        {machineWith("img-m", "CloudInit", "weird"), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Machine(test.machine, test.version)
-			require.NoError(t, err)
+			got, fault := Machine(test.machine, test.version)
+			require.Empty(t, fault)
 			require.Equal(t, v1alpha3.CloudInit, got.Format)
 		})
 	}
@@ -237,26 +230,23 @@ func TestSnapshot(t *testing.T) {
 		want                    Result
 		reason                  Reason
 	}{
-		"machine says Ignition":  {"img-old", "Ignition", "", Result{Pair{"img-old", "Ignition"}, FromSnapshot, FromMachine}, ""},
-		"machine says CloudInit": {" img-old ", "CloudInit", "Ignition", Result{Pair{"img-old", "CloudInit"}, FromSnapshot, FromMachine}, ""},
-		"observed CloudInit":     {"img-old", "", "CloudInit", Result{Pair{"img-old", "CloudInit"}, FromSnapshot, FromObservation}, ""},
+		"machine says Ignition":  {"img-old", "Ignition", "", Result{Pair: Pair{"img-old", "Ignition"}, ImageSource: FromSnapshot, FormatSource: FromMachine}, ""},
+		"machine says CloudInit": {" img-old ", "CloudInit", "Ignition", Result{Pair: Pair{"img-old", "CloudInit"}, ImageSource: FromSnapshot, FormatSource: FromMachine}, ""},
+		"observed CloudInit":     {"img-old", "", "CloudInit", Result{Pair: Pair{"img-old", "CloudInit"}, ImageSource: FromSnapshot, FormatSource: FromObservation}, ""},
 		"observed Ignition":      {"img-old", "", "Ignition", Result{}, FormatNotDeclared},
-		"nothing known":          {"img-old", "", "", Result{Pair{"img-old", "CloudInit"}, FromSnapshot, FromFallback}, ""},
-		"no image, observed":     {"", "", "Ignition", Result{Pair{"", "Ignition"}, Kept, FromObservation}, ""},
-		"no image, nothing":      {" \n", "", "", Result{Pair{"", "CloudInit"}, Kept, FromFallback}, ""},
+		"nothing known":          {"img-old", "", "", Result{Pair: Pair{"img-old", "CloudInit"}, ImageSource: FromSnapshot, FormatSource: FromFallback}, ""},
+		"no image, observed":     {"", "", "Ignition", Result{Pair: Pair{"", "Ignition"}, ImageSource: Kept, FormatSource: FromObservation}, ""},
+		"no image, nothing":      {" \n", "", "", Result{Pair: Pair{"", "CloudInit"}, ImageSource: Kept, FormatSource: FromFallback}, ""},
 		"bad image":              {"a\u200bb", "CloudInit", "", Result{}, InvalidImage},
 		"bad format":             {"img-old", "cloudinit", "", Result{}, InvalidFormat},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// The Machine's own image and the template have no say.
 			machine := machineWith("img-new", test.machineFormat, test.observed)
-			got, err := Snapshot(test.hostImage, machine)
+			got, fault := Snapshot(test.hostImage, machine)
 			require.Equal(t, test.want, got)
-			if test.reason != "" {
-				requireReason(t, err, test.reason)
-			} else {
-				require.NoError(t, err)
-			}
+			require.Equal(t, test.reason, fault.Reason)
+			require.Equal(t, test.reason == "", fault.Message == "")
 		})
 	}
 }
@@ -279,11 +269,11 @@ func FuzzMachineIsStableUnderWhitespace(f *testing.F) {
 	spaces := []string{" ", "\t", "\n", "\v", "\f", "\r\n", "\u0085", "\u00a0", "\u2003", "\u2028", "\u202f", "\u3000"}
 	f.Fuzz(func(t *testing.T, m, tmpl, format, templateFormat, observed string, pick uint8) {
 		before, after := spaces[int(pick)%len(spaces)], spaces[int(pick/12)%len(spaces)]
-		plain, plainErr := Machine(machineWith(m, format, observed), versionWith(tmpl, templateFormat))
-		wrapped, wrappedErr := Machine(machineWith(before+m+after, format, observed), versionWith(after+tmpl+before, templateFormat))
+		plain, plainFault := Machine(machineWith(m, format, observed), versionWith(tmpl, templateFormat))
+		wrapped, wrappedFault := Machine(machineWith(before+m+after, format, observed), versionWith(after+tmpl+before, templateFormat))
 		require.Equal(t, plain, wrapped)
-		require.Equal(t, plainErr, wrappedErr)
-		if plainErr == nil {
+		require.Equal(t, plainFault, wrappedFault)
+		if !plainFault.Found() {
 			require.Equal(t, strings.TrimSpace(plain.Image), plain.Image)
 			require.Contains(t, v1alpha3.ProvisioningFormats, plain.Format)
 		}
@@ -293,7 +283,15 @@ func FuzzMachineIsStableUnderWhitespace(f *testing.F) {
 // A pair that is read back is checked as it was when it was made.
 func TestPairFault(t *testing.T) {
 	require.Empty(t, PairFault(Pair{Image: "img-a", Format: v1alpha3.CloudInit}))
-	require.Empty(t, PairFault(Pair{Format: v1alpha3.Ignition}), "the current image is kept")
-	require.Contains(t, PairFault(Pair{Image: "a\u200bb", Format: v1alpha3.CloudInit}), `input.hostImage: "a\u200bb" may not contain the invisible character U+200B`)
-	require.Contains(t, PairFault(Pair{Image: "img-a", Format: "weird"}), `input.provisioningFormat: unsupported value "weird"`)
+	require.Empty(t, PairFault(Pair{Format: v1alpha3.CloudInit}), "the current image is kept")
+	for pair, want := range map[Pair]Fault{
+		{Image: "a\u200bb", Format: v1alpha3.CloudInit}: {InvalidPair, `input.hostImage: "a\u200bb" may not contain the invisible character U+200B`},
+		{Image: "img-a", Format: "weird"}:               {InvalidPair, `input.provisioningFormat: unsupported value "weird"`},
+		{Image: "img-a", Format: v1alpha3.Ignition}:     {IgnitionNotDeliverable, "generates cloud-init only; the provider was not called"},
+		{Format: v1alpha3.Ignition}:                     {IgnitionNotDeliverable, "generates cloud-init only; the provider was not called"},
+	} {
+		fault := PairFault(pair)
+		require.Equal(t, want.Reason, fault.Reason)
+		require.Contains(t, fault.Message, want.Message)
+	}
 }

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"unbounded-cloud.io/hostformat/internal/operation/simulated"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 func asRead(live ctrlclient.Reader) ctrlclient.Reader { return live }
@@ -58,21 +58,21 @@ func claims(t asserting) leases.LeaseInterface {
 	t.Helper()
 	clientset, err := kubernetes.NewForConfig(ours.Config)
 	require.NoError(t, err)
-	return clientset.CoordinationV1().Leases(begin.DefaultClaimNamespace)
+	return clientset.CoordinationV1().Leases(resolve.DefaultClaimNamespace)
 }
 
 // claimOf returns the name of the claim on the host of a Machine, and what it says.
-func claimOf(t asserting, c client, machine string) (string, begin.Claim) {
+func claimOf(t asserting, c client, machine string) (string, resolve.Claim) {
 	t.Helper()
 	m := get(t, c, "machines", machine)
 	id, _, _ := unstructured.NestedString(m.Object, "spec", "host", "external", "providerID")
-	name := begin.Host{UID: m.GetUID(), Provider: simulated.Name, ProviderID: id}.ClaimName()
+	name := resolve.Host{UID: m.GetUID(), Provider: simulated.Name, ProviderID: id}.ClaimName()
 	lease, err := claims(t).Get(context.Background(), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return name, begin.Claim{}
+		return name, resolve.Claim{}
 	}
 	require.NoError(t, err)
-	return name, begin.ReadClaim(lease)
+	return name, resolve.ReadClaim(lease)
 }
 
 // A name replaces a host once, however often an operation of that name is
@@ -144,7 +144,7 @@ func TestRefusedAndCorrected(t *testing.T) {
 			refused := reconcileUntilFinished(t, c, r, op)
 			require.Equal(t, test.reason, reason(refused), message(refused))
 			_, claim := claimOf(t, c, machine)
-			require.Equal(t, begin.Claim{}, claim)
+			require.Equal(t, resolve.Claim{}, claim)
 			require.NoError(t, c.of("machineoperations").Delete(t.Context(), op, metav1.DeleteOptions{}))
 			require.NoError(t, patchSpec(t, c, machine, test.right))
 			createOperation(t, c, op, "machineRef: "+machine)
@@ -166,7 +166,7 @@ func TestRefusedAndCorrected(t *testing.T) {
 		require.Equal(t, "OtherOperation", reason(refused), message(refused))
 		require.Contains(t, message(refused), `MachineOperation "`+holder+`" is replacing the host of Machine "`+rack+`-b"`)
 		_, claim := claimOf(t, c, rack+"-a")
-		require.Equal(t, begin.Claim{Fence: 1}, claim, "given back, with its fence and no history")
+		require.Equal(t, resolve.Claim{Fence: 1}, claim, "given back, with its fence and no history")
 		require.Equal(t, "Complete", phase(reconcileUntilFinished(t, c, r, holder)))
 
 		require.NoError(t, c.of("machineoperations").Delete(t.Context(), op, metav1.DeleteOptions{}))
@@ -175,7 +175,7 @@ func TestRefusedAndCorrected(t *testing.T) {
 		require.Equal(t, "Complete", phase(again), message(again))
 		require.Equal(t, []int{1, 2}, []int{actsOn(t, dir, rack+"-a"), actsOn(t, dir, rack+"-b")})
 		_, claim = claimOf(t, c, rack+"-b")
-		require.Equal(t, begin.Claim{Holder: begin.Holder{Name: op, UID: again.GetUID()}, Fence: 2, History: claim.History}, claim)
+		require.Equal(t, resolve.Claim{Holder: resolve.Holder{Name: op, UID: again.GetUID()}, Fence: 2, History: claim.History}, claim)
 		require.Equal(t, holder, claim.History[0].Name)
 	})
 }
@@ -215,7 +215,7 @@ func TestClaimIsRemoved(t *testing.T) {
 	require.Equal(t, "Complete", phase(op), message(op))
 	require.Equal(t, 4, actsOn(t, dir, machine))
 	_, claim = claimOf(t, c, machine)
-	require.Equal(t, begin.Claim{Holder: begin.Holder{Name: last, UID: op.GetUID()}, Fence: 4}, claim)
+	require.Equal(t, resolve.Claim{Holder: resolve.Holder{Name: last, UID: op.GetUID()}, Fence: 4}, claim)
 	require.EqualValues(t, 2, targetOf(t, op, 0)["attempts"], "the first was refused for its fence")
 }
 

@@ -140,8 +140,8 @@ func TestExplainWithoutPermission(t *testing.T) {
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		stdout, stderr, code := run("explain", "machine/"+machine)
 		assert.Zero(collect, code, stderr)
-		assert.Contains(collect, flat(stdout), "claim cannot be told refused no")
-		assert.Equal(collect, "warning: it cannot be told who holds the claims on hosts, and so whether another operation is in the way: Leases in namespace hostformat-system may not be read (needs get and list on leases of coordination.k8s.io)\n", stderr)
+		assert.Contains(collect, flat(stdout), "claim not known refused no")
+		assert.Equal(collect, "warning: it is not known which operations hold the claims on hosts, and whether one of them is in the way: Leases in namespace hostformat-system may not be read (needs get and list on leases of coordination.k8s.io)\n", stderr)
 	}, patience, interval)
 	require.Nil(t, explainClaim(t, run, machine).Claim)
 
@@ -154,7 +154,7 @@ func TestExplainWithoutPermission(t *testing.T) {
 	}, patience, interval)
 	stdout, stderr, code := plugin(t, ours, "explain", "machine/"+machine, "--claim-namespace=nowhere")
 	require.Zero(t, code)
-	require.Contains(t, flat(stdout), "claim cannot be told")
+	require.Contains(t, flat(stdout), "claim not known")
 	require.Contains(t, stderr, "there is no namespace nowhere")
 }
 

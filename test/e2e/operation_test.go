@@ -246,7 +246,7 @@ func TestRefusedOperations(t *testing.T) {
 		patch := `{"metadata":{"annotations":{"hostformat.unbounded-cloud.io/started":"` + string(created.GetUID()) + `"}},"spec":{"operationKind":"HostReplace"}}`
 		_, err = c.of("machineoperations").Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		require.NoError(t, err)
-		refused(t, name, "RestoredCopy", "has lost its record")
+		refused(t, name, "RestoredCopy", "lost its record")
 	})
 	t.Run("expired", func(t *testing.T) {
 		m := machine(t, simulated())

@@ -25,7 +25,7 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/operation"
 	"unbounded-cloud.io/hostformat/internal/operation/simulated"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // reader passes reads on, and does something before or instead.
@@ -70,7 +70,7 @@ func newReconciler(t *testing.T, live func(ctrlclient.Reader) ctrlclient.Reader)
 	require.NoError(t, err)
 	dir := t.TempDir()
 	return &operation.Reconciler{
-		Live: live(writer), Cache: writer, Hosts: noHosts{}, Writer: writer, CallTimeout: time.Minute, ClaimNamespace: begin.DefaultClaimNamespace, Recorder: &events.FakeRecorder{},
+		Live: live(writer), Cache: writer, Hosts: noHosts{}, Writer: writer, CallTimeout: time.Minute, ClaimNamespace: resolve.DefaultClaimNamespace, Recorder: &events.FakeRecorder{},
 		Providers: map[string]operation.Provider{simulated.Name: &simulated.Provider{Options: simulated.Options{ForgetKeys: true}, Store: &simulated.DirStore{Dir: dir}}},
 		UserData:  userData, Clock: clock.RealClock{}, Backoff: operation.Backoff{Base: time.Millisecond, Cap: time.Millisecond}, PollInterval: time.Millisecond,
 	}, dir

@@ -13,7 +13,7 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/operation"
 	"unbounded-cloud.io/hostformat/internal/operation/simulated"
-	"unbounded-cloud.io/hostformat/internal/resolve/begin"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // Operations that the version before has frozen have no claim; they go on, and
@@ -49,7 +49,7 @@ func TestUpgrade(t *testing.T) {
 			u.Object["status"] = status
 			op := store(t, c, "machineoperations", u)
 			if test.marked {
-				_, err := c.of("machineoperations").Patch(t.Context(), op.GetName(), types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+begin.StartedAnnotation+`":"`+string(op.GetUID())+`"}}}`), metav1.PatchOptions{})
+				_, err := c.of("machineoperations").Patch(t.Context(), op.GetName(), types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+resolve.StartedAnnotation+`":"`+string(op.GetUID())+`"}}}`), metav1.PatchOptions{})
 				require.NoError(t, err)
 			}
 			_, err := r.Reconcile(t.Context(), requestFor(op.GetName()))
@@ -62,7 +62,7 @@ func TestUpgrade(t *testing.T) {
 			for _, suffix := range []string{"-a", "-b"} {
 				require.Equal(t, 1, actsOn(t, dir, rack+suffix))
 				_, claim := claimOf(t, c, rack+suffix)
-				require.Equal(t, begin.Claim{Holder: begin.Holder{Name: op.GetName(), UID: op.GetUID()}, Fence: 1}, claim)
+				require.Equal(t, resolve.Claim{Holder: resolve.Holder{Name: op.GetName(), UID: op.GetUID()}, Fence: 1}, claim)
 			}
 		})
 	}
@@ -97,7 +97,7 @@ func TestLegacySnapshotInABatch(t *testing.T) {
 	require.Equal(t, "IgnitionNotDeliverable", targetOf(t, done, 1)["stage"], "%v", done.Object["status"])
 	require.Equal(t, []int{1, 0}, []int{actsOn(t, dir, rack+"-a"), actsOn(t, dir, rack+"-b")})
 	_, claim := claimOf(t, c, rack+"-b")
-	require.Equal(t, begin.Holder{}, claim.Holder, "given back")
+	require.Equal(t, resolve.Holder{}, claim.Holder, "given back")
 }
 
 // A process that was paused while it started, or failed, an operation does not
@@ -137,7 +137,7 @@ func TestStaleProcessKeepsTheClaim(t *testing.T) {
 			require.Equal(t, "Complete", phase(done), message(done))
 			stored, err := claims(t).Get(t.Context(), lease, metav1.GetOptions{})
 			require.NoError(t, err)
-			require.Equal(t, op, begin.ReadClaim(stored).Holder.Name, "it has used the claim")
+			require.Equal(t, op, resolve.ReadClaim(stored).Holder.Name, "it has used the claim")
 			require.Equal(t, 1, actsOn(t, dir, machine))
 		})
 	}
