@@ -1,6 +1,6 @@
-// Package configuration cuts MachineConfigurationVersions from
-// MachineConfigurations. It runs only when asked for: another controller may
-// own this job.
+// Package configuration creates MachineConfigurationVersions from
+// MachineConfigurations. It is off by default, since another controller may do this
+// already.
 package configuration
 
 import (
@@ -40,7 +40,7 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 }
 
-// SetupWithManager has the manager run the reconciler for every change of a
+// SetupWithManager makes the manager run the reconciler for every change of a
 // configuration or of one of its versions.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	byLabel := func(_ context.Context, version client.Object) []reconcile.Request {
@@ -52,14 +52,14 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named(ControllerName).
-		// Its status is ours: what we remember there is no reason to look again.
+		// Only we write its status: a change of it needs no reconcile.
 		For(object("MachineConfiguration"), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(object("MachineConfigurationVersion"), handler.EnqueueRequestsFromMapFunc(byLabel)).
 		Complete(r)
 }
 
 // Reconcile brings the newest version of one configuration up to date.
-// Everything is kept raw, so that a template keeps fields that we do not know.
+// Objects stay unstructured: a template keeps fields that we do not know.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	configuration := object("MachineConfiguration")
 	if err := r.Live.Get(ctx, request.NamespacedName, configuration); err != nil {
@@ -82,12 +82,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		err = r.remember(ctx, configuration, number(newest))
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return reconcile.Result{RequeueAfter: 1}, nil // somebody else wrote meanwhile
+		return reconcile.Result{RequeueAfter: 1}, nil // an object has changed meanwhile
 	}
 	return reconcile.Result{}, err
 }
 
-// newestVersion is the version with the highest number, being deleted or not.
+// newestVersion returns the version with the highest number, even if it is being
+// deleted.
 func (r *Reconciler) newestVersion(ctx context.Context, configuration string) (*unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineConfigurationVersionList"))
@@ -103,17 +104,17 @@ func (r *Reconciler) newestVersion(ctx context.Context, configuration string) (*
 	return newest, nil
 }
 
-// cut creates the next version. Its number is remembered first, so that it is
-// not given out again however soon the version is deleted.
+// cut creates the next version. Its number is stored first: it is never used again,
+// even if the version is deleted at once.
 func (r *Reconciler) cut(ctx context.Context, configuration, newest *unstructured.Unstructured, template map[string]any) error {
 	last, _, _ := unstructured.NestedInt64(configuration.Object, "status", "latestVersion")
 	if newest != nil {
 		last = max(last, number(newest))
 	}
 	if last >= math.MaxInt32 {
-		message := fmt.Sprintf("version %d is the last that there can be; create another MachineConfiguration", last)
+		message := fmt.Sprintf("version %d has the highest possible number; create another MachineConfiguration", last)
 		logf.FromContext(ctx).Info("no further version", "last", last)
-		r.Recorder.Eventf(configuration, nil, corev1.EventTypeWarning, "NoFurtherVersion", "Cut", "%s", message)
+		r.Recorder.Eventf(configuration, nil, corev1.EventTypeWarning, string(resolve.NoFurtherVersion), "Cut", "%s", message)
 		return nil
 	}
 	version := object("MachineConfigurationVersion")
@@ -134,12 +135,12 @@ func (r *Reconciler) cut(ctx context.Context, configuration, newest *unstructure
 		return err
 	}
 	logf.FromContext(ctx).Info("cut", "version", version.GetName())
-	r.Recorder.Eventf(configuration, version, corev1.EventTypeNormal, "VersionCut", "Cut", "cut %s", version.GetName())
+	r.Recorder.Eventf(configuration, version, corev1.EventTypeNormal, string(resolve.VersionCut), "Cut", "created %s", version.GetName())
 	return nil
 }
 
-// update replaces the template of a version that is not deployed. Should it be
-// deployed meanwhile, its resourceVersion has changed, and nothing is written.
+// update replaces the template of a version that is not deployed. If it is deployed
+// meanwhile, its resourceVersion changes, and nothing is written.
 func (r *Reconciler) update(ctx context.Context, version *unstructured.Unstructured, template map[string]any) error {
 	patch, err := json.Marshal([]map[string]any{
 		{"op": "test", "path": "/metadata/resourceVersion", "value": version.GetResourceVersion()},
@@ -152,7 +153,7 @@ func (r *Reconciler) update(ctx context.Context, version *unstructured.Unstructu
 	if !apierrors.IsInvalid(err) {
 		return err
 	}
-	// A failed test is answered as an invalid object is. Which one was it?
+	// The API server answers a failed test like an invalid object: find out which.
 	fresh := object("MachineConfigurationVersion")
 	if getErr := r.Live.Get(ctx, client.ObjectKeyFromObject(version), fresh); getErr != nil {
 		return getErr
@@ -178,8 +179,9 @@ func object(kind string) *unstructured.Unstructured {
 	return u
 }
 
-// template returns a copy of spec.template with its image trimmed, as admission
-// stores it: one that was stored before would else never be equal.
+// template returns a copy of spec.template with its image trimmed, as the webhook
+// stores it. A template that was stored before the webhook would otherwise never be
+// equal.
 func template(u *unstructured.Unstructured) map[string]any {
 	content, _, _ := unstructured.NestedMap(u.Object, "spec", "template")
 	if content == nil {

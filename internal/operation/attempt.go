@@ -60,7 +60,7 @@ func (r *Reconciler) step(ctx context.Context, op *record) (calls []call, requeu
 			due = append(due, i)
 		}
 	}
-	// Targets that have begun take up room already; others begin beside them.
+	// Targets that have begun count already; the rest begin in the room that is left.
 	pace := resolve.PaceOf(op.Spec.Parameters, op.Status.Targets)
 	for _, i := range due {
 		target := op.Status.Targets[i]

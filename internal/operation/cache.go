@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// operationsPerPage is small because one MachineOperation can be 1.5 MB, which
-	// is what etcd accepts, and takes ten times that while it is decoded.
+	// operationsPerPage is small because one MachineOperation can have 1.5 MB, the
+	// limit of etcd, and takes ten times that while it is decoded.
 	operationsPerPage = 5
 	objectsPerPage    = 500
 	// maxLists is how often a list is started before its error is returned.
@@ -30,9 +30,9 @@ const (
 
 // CacheOptions returns the options for the cache of a manager that runs the
 // Reconciler. They bound the memory that a long history of operations takes:
-// the cache holds a stub of each finished operation, and objects are reduced to
-// what is cached before the next ones are read. The latter matters at the start,
-// when the API server sends all of them.
+// the cache holds a stub of each finished operation, and objects are reduced before
+// the next ones are read. This matters at the start, when the API server sends all
+// of them.
 func CacheOptions() cache.Options {
 	return cache.Options{
 		DefaultTransform: strip,
@@ -49,16 +49,16 @@ func CacheOptions() cache.Options {
 var operationGVK = v1alpha3.GroupVersion.WithKind("MachineOperation")
 
 // keptOfFinished are the fields of a finished operation that the controller
-// reads from the cache. Whatever else it needs, it reads live.
+// reads from the cache. It reads all other fields live.
 var keptOfFinished = map[string][]string{
 	"metadata": {"name", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"},
 	"spec":     {"operationKind", "ttlSecondsAfterFinished"},
 	"status":   {"phase", "startedAt", "completedAt"},
 }
 
-// strip reduces an object to what is worth caching. It is a
+// strip reduces an object to the fields that are cached. It is a
 // toolscache.TransformFunc: objects may pass through it more than once. It
-// replaces the maps that it changes, since others may share them.
+// replaces the maps that it changes, since other objects may share them.
 func strip(object any) (any, error) {
 	switch object := object.(type) {
 	case *unstructured.Unstructured:

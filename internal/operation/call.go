@@ -43,7 +43,7 @@ func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) (made boo
 	may, err := r.mayCall(ctx, op, c)
 	if err != nil {
 		log.Error(err, "the provider was not called")
-		op.say(c.index, fmt.Sprintf("attempt %d was not made and is tried again: what it depends on cannot be read", target.Attempts))
+		op.say(c.index, fmt.Sprintf("attempt %d was not made and is tried again: the objects that it depends on cannot be read", target.Attempts))
 		return false, retry
 	}
 	if !may.call {
@@ -90,9 +90,9 @@ type permission struct {
 	replacement Replacement
 }
 
-// mayCall reads live all that a call depends on: the operation may have been
-// stopped or paused, its Machine may be gone or another one, its host may have
-// been claimed by another operation. A legacy snapshot is resolved here.
+// mayCall reads live everything that a call depends on: the operation may have been
+// stopped or paused, its Machine may have been deleted or replaced, and another
+// operation may have claimed its host. A legacy snapshot is resolved here.
 func (r *Reconciler) mayCall(ctx context.Context, op *record, c call) (permission, error) {
 	target := op.Status.Targets[c.index]
 	current, err := r.refresh(ctx, op)

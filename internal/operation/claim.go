@@ -17,7 +17,7 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// readClaim reads the claim on a host live. The Lease is nil where there is none.
+// readClaim reads the claim on a host live. The Lease is nil if it does not exist.
 func (r *Reconciler) readClaim(ctx context.Context, host resolve.Host) (*coordinationv1.Lease, resolve.Claim, error) {
 	lease := &coordinationv1.Lease{}
 	err := r.Live.Get(ctx, types.NamespacedName{Namespace: r.ClaimNamespace, Name: host.ClaimName()}, lease)
@@ -36,7 +36,7 @@ func (r *Reconciler) takeClaim(ctx context.Context, op *record, host resolve.Hos
 	}
 	self := resolve.HolderOf(op.MachineOperation)
 	if claim.Holder == self {
-		return resolve.Fault{}, nil // a crash happened after it was taken
+		return resolve.Fault{}, nil // it was taken before a crash
 	}
 	f, err := claim.TakeFault(self, host.Machine, func(holder resolve.Holder) (bool, error) { return r.active(ctx, holder) })
 	if err != nil {
@@ -53,9 +53,10 @@ func (r *Reconciler) takeClaim(ctx context.Context, op *record, host resolve.Hos
 	return resolve.Fault{}, r.writeClaim(ctx, lease, host, claim.TakenBy(self))
 }
 
-// raiseClaim raises the fence of a claim above one that the provider knows, if a
-// live read shows that the operation still has the claim: after somebody removed
-// the Lease, the provider remembers more than it says.
+// raiseClaim raises the fence of a claim above the one that the provider knows, if
+// a live read shows that the operation still holds the claim. This happens after a
+// user has removed the Lease: the provider remembers a higher fence than the new
+// Lease has.
 func (r *Reconciler) raiseClaim(ctx context.Context, op *record, host resolve.Host, known int64) (resolve.Fault, error) {
 	lease, claim, err := r.readClaim(ctx, host)
 	if err != nil {
@@ -74,9 +75,10 @@ func (r *Reconciler) raiseClaim(ctx context.Context, op *record, host resolve.Ho
 	return resolve.Fault{}, err
 }
 
-// giveBack clears the holder of a claim that an operation has not used, once the
-// operation can no longer use it: that it has failed is stored. The fence stays,
-// and the operation is in no history. It returns whether it had the claim.
+// giveBack clears the holder of a claim that an operation has not used. The failure
+// of the operation has to be stored first, so that it cannot use the claim any more.
+// The fence stays, and the operation does not enter the history. It returns whether
+// the operation held the claim.
 func (r *Reconciler) giveBack(ctx context.Context, op *record, host resolve.Host) (had bool, err error) {
 	lease, claim, err := r.readClaim(ctx, host)
 	if err != nil || claim.Holder != resolve.HolderOf(op.MachineOperation) {
@@ -118,9 +120,9 @@ func (r *Reconciler) writeClaim(ctx context.Context, lease *coordinationv1.Lease
 }
 
 // active reports whether the holder of a claim still counts: it exists, is not
-// being deleted, has not finished, and may still start if it has not. That it has
-// finished may come from the cache, since a final phase is never turned back;
-// anything else is read live.
+// being deleted, has not finished, and has started or may still start. The cache may
+// say that it has finished, since a final phase never changes. The rest is read
+// live.
 func (r *Reconciler) active(ctx context.Context, holder resolve.Holder) (bool, error) {
 	if !resolve.NamesObject(holder.Name) {
 		return false, nil

@@ -88,8 +88,8 @@ func (r *Reconciler) save(ctx context.Context, op *record) error {
 
 // release gives back the claims on the hosts of targets that have failed without
 // an attempt, unless another target has used the claim, or may. An error is only
-// logged: the operation cannot use the claim any more, which is free for others.
-// Only its name counts as used.
+// logged: the operation cannot use the claim any more, and other operations may take
+// it. Only its name counts as used.
 func (r *Reconciler) release(ctx context.Context, op *record, failed []v1alpha3.OperationTarget) {
 	if len(failed) == 0 {
 		return
@@ -203,8 +203,8 @@ func (r *Reconciler) announceRefused(ctx context.Context, op *record, f resolve.
 
 // reportUnrecorded handles the answers of calls that could not be written. If the
 // operation can still be written, the error is returned, and the next reconcile
-// looks the calls up. If it is gone or finished, the answers go into Events on the
-// Machines, where people look for them.
+// looks the calls up. If it was deleted or has finished, the answers go into Events on
+// the Machines.
 func (r *Reconciler) reportUnrecorded(ctx context.Context, op *record, calls []call, writeErr error) error {
 	current, err := r.read(ctx, op.Name)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -217,7 +217,7 @@ func (r *Reconciler) reportUnrecorded(ctx context.Context, op *record, calls []c
 		target := op.Status.Targets[c.index]
 		logf.FromContext(ctx).Info("the operation ended during the call", "machine", target.MachineRef, "stage", target.Stage, "message", target.Message)
 		r.event(machineOf(target), nil, corev1.EventTypeWarning, resolve.OperationEnded, "Replace",
-			fmt.Sprintf("MachineOperation %s was deleted or ended by others during its call: stage %s, %s", op.Name, target.Stage, target.Message))
+			fmt.Sprintf("MachineOperation %s was deleted or finished by another client during its call: stage %s, %s", op.Name, target.Stage, target.Message))
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ func machineOf(target v1alpha3.OperationTarget) *v1alpha3.Machine {
 	return machine
 }
 
-// event emits an Event about the object that people look at.
+// event emits an Event.
 func (r *Reconciler) event(about, related runtime.Object, kind string, reason resolve.Reason, action, message string) {
 	r.Recorder.Eventf(about, related, kind, string(reason), action, "%s", bounded(message))
 }

@@ -80,9 +80,9 @@ func (h *Hosts) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection returns false: a replica that stands by follows the
-// Machines too, so that operations do not wait for a list of the whole fleet
-// when it takes over. This costs one watch per replica.
+// NeedLeaderElection returns false: a standby replica also follows the Machines.
+// When it takes over, operations do not wait for a list of the whole fleet. This
+// costs one watch per replica.
 func (h *Hosts) NeedLeaderElection() bool { return false }
 
 // HasSynced reports whether the index has held all Machines once. Before that,
@@ -147,8 +147,8 @@ func (h *Hosts) remove(machine string) {
 	}
 }
 
-// machineHost is a Machine and the host that it names. It takes the place of the
-// Machine as soon as that is read, so that a list of all Machines stays small.
+// machineHost is a Machine and the host that it names. It replaces the Machine as
+// soon as that is read, which keeps a list of all Machines small.
 type machineHost struct {
 	machine string
 	hostKey
@@ -238,5 +238,5 @@ func (s *hostStore) Replace(machines []any, _ string) error {
 	return nil
 }
 
-// Resync does nothing: nobody is told of changes.
+// Resync does nothing, since the index notifies no one.
 func (s *hostStore) Resync() error { return nil }

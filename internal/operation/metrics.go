@@ -13,34 +13,33 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// All labels are bounded: sources and phases by their types, providers by what
-// is registered.
+// All labels are bounded: sources and phases by their types, providers by the
+// registered ones.
 var (
 	resolutions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "hostformat_resolutions_total",
-		Help: "Pairs that were frozen, by where the image and where the format came from.",
+		Help: "Pairs that were frozen, by the sources of the image and of the format.",
 	}, []string{"image_source", "format_source"})
 	providerCalls = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "hostformat_provider_calls_total",
-		Help: "Destructive calls that were made, by provider and by its answer: accepted, failed for good, or unanswered and looked up before another.",
+		Help: "Destructive calls, by provider and by its answer: accepted, failed (permanently), or unanswered (looked up before the next attempt).",
 	}, []string{"provider", "answer"})
 	legacyAttempts = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "hostformat_legacy_snapshot_attempts_total",
-		Help: "Attempts whose format was resolved anew, since their snapshot is from before the format field.",
+		Help: "Attempts whose format was resolved again, since their snapshot predates the format field.",
 	})
 
 	operationsDesc = prometheus.NewDesc("hostformat_operations",
-		"HostReplace operations that are stored, by phase (none before one is set).", []string{"phase"}, nil)
+		"Stored HostReplace operations, by phase (none if it is not set yet).", []string{"phase"}, nil)
 	legacyDesc = prometheus.NewDesc("hostformat_legacy_snapshots",
-		"Targets of HostReplace operations that are not finished and have no format in their snapshot.", nil, nil)
+		"Unfinished targets of HostReplace operations whose snapshot has no format.", nil, nil)
 	oldestDesc = prometheus.NewDesc("hostformat_oldest_unfinished_operation_age_seconds",
-		"How long ago the oldest HostReplace operation was created that was begun and is not finished; 0 if there is none.", nil, nil)
+		"Age of the oldest HostReplace operation that has started and not finished; 0 without one.", nil, nil)
 )
 
 func init() { metrics.Registry.MustRegister(resolutions, providerCalls, legacyAttempts) }
 
-// inventory counts the operations that are stored, from the cache, whenever it
-// is asked.
+// inventory counts the stored operations in the cache at each scrape.
 type inventory struct{ cache client.Reader }
 
 // Describe names the metrics that Collect makes.
@@ -50,8 +49,8 @@ func (i *inventory) Describe(ch chan<- *prometheus.Desc) {
 	ch <- oldestDesc
 }
 
-// Collect counts what the cache holds. A cache that does not answer in time is a
-// scrape without these.
+// Collect counts the operations in the cache. If the cache does not answer in time,
+// the scrape lacks these metrics.
 func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -85,14 +84,14 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, oldest.Seconds())
 }
 
-// items is a list of an object that is not copied; of another type it is empty.
+// items returns a list of an object without a copy; nil for another type.
 func items(object map[string]any, fields ...string) []any {
 	value, _, _ := unstructured.NestedFieldNoCopy(object, fields...)
 	list, _ := value.([]any)
 	return list
 }
 
-// text is a string of an object that is not copied; of another type it is empty.
+// text returns a string of an object without a copy; empty for another type.
 func text(object map[string]any, fields ...string) string {
 	value, _, _ := unstructured.NestedString(object, fields...)
 	return value

@@ -3,13 +3,14 @@
 // destructive happens, and makes one destructive call a target however often
 // things crash and however many processes run.
 //
-// Read in this order: plan.go decides what comes next, from what is recorded;
-// reconciler.go sequences; pick.go reads what an operation acts on and what can
-// refuse it; start.go claims its hosts (claim.go) and freezes its pairs
-// (freeze.go); mark.go marks it; advance.go says which targets are due and
-// records their attempts; call.go checks what a call depends on and
-// makes it; followup.go asks what became of it; status.go is the only way to
-// write a status. Everything that a destructive step depends on is read live,
+// Package resolve decides; this package reads, writes and calls. Reconcile
+// (reconciler.go) takes the step that is due. A new operation starts: pick.go reads
+// what it acts on, start.go claims the hosts (claim.go) and freezes the pairs
+// (freeze.go), and mark.go marks the operation. A started operation advances:
+// attempt.go records the attempts that are due, call.go makes the calls, and
+// followup.go looks up and polls earlier calls; plan.go says which of these comes
+// next for a target. finish.go ends targets and operations. record.go is the only
+// way to write a status. Everything that a destructive step depends on is read live,
 // never from a cache.
 package operation
 
@@ -35,8 +36,8 @@ import (
 type Reconciler struct {
 	// Live reads from the API server.
 	Live client.Reader
-	// Cache holds operations, of finished ones only what CacheOptions leaves. It
-	// may lag: it tells what needs no live read, and nothing else.
+	// Cache holds operations, of finished ones only the fields that CacheOptions
+	// keeps. It may lag, and is only used to skip live reads.
 	Cache client.Reader
 	// Hosts finds the Machines that name one host. It may lag.
 	Hosts HostIndex
@@ -75,7 +76,7 @@ type HostIndex interface {
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	result, err := r.reconcile(ctx, request)
 	if apierrors.IsConflict(err) {
-		// Somebody else wrote meanwhile. What is to be done is decided anew.
+		// The operation has changed meanwhile: decide again what is due.
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	}
 	return result, err
@@ -96,7 +97,7 @@ func (r *Reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 		return r.expire(ctx, cached)
 	}
 	if r.othersMachine(cached) {
-		// The index may not know yet that the Machine has become ours. Where the
+		// The index may not know yet that the Machine has become ours. If the
 		// operation is new, look once more.
 		if age := r.Clock.Now().Sub(cached.GetCreationTimestamp().Time); age < indexLag {
 			return reconcile.Result{RequeueAfter: indexLag}, nil
@@ -117,8 +118,8 @@ func (r *Reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 // indexLag is how far the index of hosts is expected to lag at most.
 const indexLag = 15 * time.Second
 
-// othersMachine reports whether an operation that nobody has started is for a
-// Machine whose provider is not registered here. It reads nothing.
+// othersMachine reports whether an operation has not started and is for a Machine
+// whose provider is not registered here. It reads nothing.
 func (r *Reconciler) othersMachine(cached *unstructured.Unstructured) bool {
 	machine := text(cached.Object, "spec", "machineRef")
 	selector, _, _ := unstructured.NestedFieldNoCopy(cached.Object, "spec", "machineSelector")
@@ -129,9 +130,9 @@ func (r *Reconciler) othersMachine(cached *unstructured.Unstructured) bool {
 	return known && r.Providers[provider] == nil
 }
 
-// ours reports whether an operation is one that this controller has started or
-// refused: it has the condition Frozen, whatever its status. The object may be a
-// megabyte, and is asked about at each event, so that it is not decoded for this.
+// ours reports whether this controller has started or refused an operation: it has
+// the condition Frozen, with any status. The object may have a megabyte, and this is
+// called for each event, so it is not decoded.
 func ours(op *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(items(op.Object, "status", "conditions"), func(item any) bool {
 		condition, _ := item.(map[string]any)
@@ -153,7 +154,7 @@ func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result
 	case len(op.Status.Targets) == 0:
 		return r.start(ctx, op)
 	case !r.canCall(op):
-		return reconcile.Result{}, nil // another process froze it, for a provider that it has
+		return reconcile.Result{}, nil // another process has started it, for a provider of its own
 	case !resolve.Marked(op.MachineOperation):
 		return reconcile.Result{}, r.mark(ctx, op)
 	}

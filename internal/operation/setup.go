@@ -24,8 +24,8 @@ const ControllerName = "hostreplace"
 // of 1.3 GB takes minutes, and a process that gave up would start to read again.
 const cacheSyncTimeout = 30 * time.Minute
 
-// SetupWithManager has the manager run the reconciler for every change of an
-// operation that may concern it, that many at a time.
+// SetupWithManager makes the manager run the reconciler for every change of an
+// operation that may concern it, at most concurrency of them at a time.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, concurrency int) error {
 	// Unstructured: one object that Go types refuse would stop a typed cache.
 	op := &unstructured.Unstructured{}
@@ -47,10 +47,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, concurrency int) error {
 		Complete(r)
 }
 
-// concerns reports whether a change of an operation may call for something, from
-// the two versions alone; was is nil for one that is new. Another controller
-// writes the status of its own operations as often as it likes without a read of
-// ours.
+// concerns reports whether a change of an operation may need a step of ours; was is
+// nil for a new operation. When another controller writes the status of its own
+// operations, we do not read them.
 func concerns(was, now client.Object) bool {
 	after, ok := now.(*unstructured.Unstructured)
 	if !ok || text(after.Object, "spec", "operationKind") != string(v1alpha3.HostReplace) {

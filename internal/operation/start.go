@@ -29,8 +29,8 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 		return reconcile.Result{}, r.refuseStart(ctx, op, p, p.candidates)
 	}
 	if len(p.unmarked) > 0 {
-		// In a reconcile of its own, after which the versions are read again:
-		// they may have been edited until now.
+		// In a reconcile of its own. Afterwards, the versions are read again: they may
+		// have been edited until now.
 		return reconcile.Result{RequeueAfter: 1}, r.markDeployed(ctx, p.unmarked)
 	}
 	if err := r.dryRun(ctx, op, p); err != nil {
@@ -60,7 +60,7 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	for _, c := range p.candidates {
 		name := resolve.HostOf(c.Machine).ClaimName()
 		if !held[name] {
-			return reconcile.Result{RequeueAfter: 1}, nil // a Machine has come, or names another host: it is claimed first
+			return reconcile.Result{RequeueAfter: 1}, nil // a Machine is new, or names another host: claim that first
 		}
 		delete(held, name)
 	}
@@ -201,5 +201,5 @@ func (r *Reconciler) refuseOldSchema(ctx context.Context, op *record) error {
 		return err
 	}
 	return r.refuse(ctx, fresh, resolve.Fault{Reason: resolve.SchemaTooOld,
-		Message: "the CRDs lack fields that hostformat records what it does in (status.targets[].input of MachineOperation, status.deployed of MachineConfigurationVersion); upgrade the CRDs first, then create a new operation"})
+		Message: "the CRDs lack fields of the record that hostformat keeps (status.targets[].input of MachineOperation, status.deployed of MachineConfigurationVersion); upgrade the CRDs first, then create a new operation"})
 }

@@ -10,11 +10,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxUserDataBytes is what the providers that we know of pass on to a host.
+// maxUserDataBytes is the smallest limit of the providers that we know of.
 const maxUserDataBytes = 16 << 10
 
-// AgentConfigPath is where a replaced host finds the installation config of
-// its agent.
+// AgentConfigPath is the path of the agent's installation config on a replaced host.
 const AgentConfigPath = "/etc/hostformat/agent.json"
 
 //go:embed userdata.yaml
@@ -47,9 +46,9 @@ func NewUserData(template []byte) (*UserData, error) {
 	return u, nil
 }
 
-// Render returns the payload for a Machine. The agent's config carries no
-// ProvisioningFormat: what is installed is for its own report to say. The
-// error says that the payload is too large.
+// Render returns the payload for a Machine. The agent's config has no
+// ProvisioningFormat: the report of the agent says what is installed. The error says
+// that the payload is too large.
 func (u *UserData) Render(machine string) ([]byte, error) {
 	config, err := json.Marshal(map[string]string{"MachineName": machine})
 	if err != nil {
@@ -66,7 +65,7 @@ func (u *UserData) Render(machine string) ([]byte, error) {
 	}
 	text = append([]byte("#cloud-config\n"), text...)
 	if len(text) > maxUserDataBytes {
-		return nil, fmt.Errorf("the user data of Machine %s has %d bytes, and a host is passed at most %d; shorten the template", machine, len(text), maxUserDataBytes)
+		return nil, fmt.Errorf("the user data of Machine %s has %d bytes, and a host gets at most %d; shorten the template", machine, len(text), maxUserDataBytes)
 	}
 	return text, nil
 }

@@ -33,8 +33,8 @@ const (
 	findRefuse  = "refuse"  // enforcement would refuse what is stored, if it were written now
 	findTrim    = "trim"    // it would trim it
 	findReplace = "replace" // a HostReplace would be refused
-	findWarn    = "warn"    // nothing is refused, and something else than meant may happen
-	findLegacy  = "legacy"  // a snapshot from before the format field, not finished
+	findWarn    = "warn"    // nothing is refused, but the result may not be what was intended
+	findLegacy  = "legacy"  // an unfinished snapshot that predates the format field
 	findInert   = "inert"   // a format that has no effect
 	findSchema  = "schema"  // the CRD would refuse it
 )
@@ -61,17 +61,17 @@ now, on an object that has none. Findings are:
 
   refuse   the webhook would refuse it
   trim     the webhook would trim the image
-  replace  a HostReplace of this Machine, or this one, would be refused, as
-           explain says; nothing is said of claims, which come and go
+  replace  a HostReplace of this Machine, or this HostReplace, would be refused,
+           as explain says; claims are not checked, since they come and go
   legacy   a target, not finished, whose snapshot has no format
   inert    a format of a template that has no image beside it, and no effect
 
-That a deployed version may not change is no finding.
+A deployed version that may not change is no finding.
 
 Exit status: 0 clean, 1 with findings, 2 if not all could be read.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("audit reads the whole cluster and takes no %q; %s explain tells of one object", args[0], cmd.Parent().CommandPath())
+				return fmt.Errorf("audit reads the whole cluster and takes no %q; %s explain shows one object", args[0], cmd.Parent().CommandPath())
 			}
 			return nil
 		},
@@ -122,13 +122,13 @@ func (o *auditOptions) run(ctx context.Context) error {
 	return out.close()
 }
 
-// progress keeps one line up to date, a few times a second. Findings may go to
-// the same terminal: the line is cleared before they are printed, and drawn
-// again below them.
+// progress updates one line a few times a second. Findings may go to the same
+// terminal: the line is cleared before they are printed, and drawn again below
+// them.
 type progress struct {
 	out  io.Writer
 	on   bool
-	last time.Time // it was drawn; zero where there is no line
+	last time.Time // it was drawn; zero if there is no line
 }
 
 func (p *progress) show(what string, seen int, left int64, found int) {
@@ -220,7 +220,7 @@ func (r *report) text(f finding) {
 	}
 }
 
-// abandon ends a report that is not complete: what was printed stays readable.
+// abandon ends a report that is not complete: the output stays valid.
 func (r *report) abandon() {
 	if r.output == "json" && r.count > 0 {
 		r.printf("\n]\n")
@@ -256,7 +256,7 @@ func counted(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// unreadable is the finding for an object that is not even of the right shape.
+// unreadable returns the finding for an object that does not match its type.
 func unreadable(o object, err error) finding {
 	return finding{Finding: findRefuse, Rule: "shape", Kind: o.Kind, Name: o.name(),
 		Message: strings.TrimSuffix("cannot be read as this kind: "+err.Error(), ".") + "; correct the object"}

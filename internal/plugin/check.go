@@ -30,15 +30,15 @@ func newCheck(streams genericiooptions.IOStreams) *cobra.Command {
 		Use:   "check -f FILE",
 		Short: "Judge manifests by the rules of the webhook, without a cluster",
 		Long: `Judge manifests by the rules of the webhook, without a cluster, as if each were
-created. Kinds that hostformat does not guard are passed over, and so is status,
-which a create drops: what depends on the report of an agent only a cluster can
-tell (kubectl apply --dry-run=server).
+created. Kinds without rules are skipped, and so is status, which the API server
+drops on a create. Rules that depend on the report of an agent need a cluster
+(kubectl apply --dry-run=server).
 
-A HostReplace is also judged by what its controller would refuse: values of
-spec.parameters that cannot be read (replace). One with a metadata.name brings a
-warning (warn): a name replaces a host once, and tools that apply manifests again
-and again would repeat it. metadata.generateName brings none. Like every other
-finding, a warning ends check with 1.
+For a HostReplace, check also reports values of spec.parameters that the controller
+would refuse (replace), and warns of a metadata.name (warn): a name replaces a host
+once, and tools that apply manifests again and again would repeat it. Use
+metadata.generateName instead. Like every other finding, a warning ends check
+with 1.
 
 Exit status: 0 clean, 1 with findings, 2 if a file cannot be read, or if
 --with-crds finds no CRD for a manifest.`,
@@ -49,21 +49,21 @@ Exit status: 0 clean, 1 with findings, 2 if a file cannot be read, or if
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVarP(&o.files.Filenames, "filename", "f", nil, "files or folders with manifests, or - for standard input")
-	flags.BoolVarP(&o.files.Recursive, "recursive", "R", false, "take folders with their subfolders")
-	flags.StringVar(&o.crds, "with-crds", "", "check the schema as well: of the CRDs in a `folder`, or of hostformat's own where none is named")
+	flags.BoolVarP(&o.files.Recursive, "recursive", "R", false, "include subfolders")
+	flags.StringVar(&o.crds, "with-crds", "", "check the schema as well, of the CRDs in a `folder` or, without a value, of hostformat's own")
 	flags.Lookup("with-crds").NoOptDefVal = ownCRDs
 	addOutput(cmd, &o.output)
 	return cmd
 }
 
-// noArguments says what a word that belongs to no flag was meant to be. A flag
-// that needs no value does not take the next word.
+// noArguments returns an error for an argument that belongs to no flag. A flag with an
+// optional value does not take the next argument.
 func (o *checkOptions) noArguments(args []string) error {
 	switch {
 	case len(args) == 0:
 		return nil
 	case o.crds == ownCRDs:
-		return fmt.Errorf("the folder of --with-crds stands after an \"=\": --with-crds=%s", args[0])
+		return fmt.Errorf("the folder of --with-crds goes after an \"=\": --with-crds=%s", args[0])
 	default:
 		return fmt.Errorf("manifests are named with -f: -f %s", args[0])
 	}
@@ -71,7 +71,7 @@ func (o *checkOptions) noArguments(args []string) error {
 
 func (o *checkOptions) run() error {
 	if len(o.files.Filenames) == 0 {
-		return errors.New("say what to check with -f: files or folders, or - for standard input")
+		return errors.New("name what to check with -f: files or folders, or - for standard input")
 	}
 	if err := checkOutput(o.output); err != nil {
 		return err
@@ -112,8 +112,8 @@ func (o *checkOptions) run() error {
 	return out.close()
 }
 
-// missing is the error for manifests that no schema was found for: to call them
-// clean would be to answer another question.
+// missing returns the error for manifests without a schema: it would be wrong to call
+// them clean.
 func (o *checkOptions) missing(without map[string]int) error {
 	if len(without) == 0 {
 		return nil
@@ -126,6 +126,6 @@ func (o *checkOptions) missing(without map[string]int) error {
 	if total > 1 {
 		judged = "manifests were judged"
 	}
-	return fmt.Errorf("--with-crds: %s has no CRD of %s, and %d %s by the rules alone; add it to the folder",
+	return fmt.Errorf("--with-crds: %s has no CRD of %s, and %d %s by the rules alone; add the CRD to the folder",
 		o.crds, strings.Join(slices.Sorted(maps.Keys(without)), ", "), total, judged)
 }

@@ -15,7 +15,7 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// claimExplanation is who may replace a host now.
+// claimExplanation says which operation may replace a host now.
 type claimExplanation struct {
 	Lease  string `json:"lease"`  // the name that it has, or would have
 	Holder string `json:"holder"` // the operation that is not finished and holds the claim; empty if the claim is free
@@ -120,7 +120,7 @@ func (c *claims) loadLeases(ctx context.Context, wanted map[string]bool) error {
 
 func (c *claims) loadOperations(ctx context.Context, wanted map[string]bool) error {
 	keep := func(raw []byte) error {
-		var full struct { // what decides whether it is active, whatever else it holds
+		var full struct { // only the fields that decide whether it is active
 			metav1.ObjectMeta `json:"metadata"`
 			Status            struct {
 				Phase   v1alpha3.OperationPhase `json:"phase"`

@@ -21,8 +21,8 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// cluster reads objects of our kinds as the raw JSON that is stored: what is
-// wrong with a field may be its type.
+// cluster reads objects of our kinds as stored JSON: a field may have the wrong
+// type.
 type cluster struct{ client *rest.RESTClient }
 
 func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
@@ -32,7 +32,7 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 	}
 	config = rest.CopyConfig(config)
 	config.GroupVersion, config.APIPath = &v1alpha3.GroupVersion, "/apis"
-	statuses := runtime.NewScheme() // what the API server says of an error
+	statuses := runtime.NewScheme() // for the errors of the API server
 	metav1.AddToGroupVersion(statuses, schema.GroupVersion{Version: "v1"})
 	config.NegotiatedSerializer = serializer.NewCodecFactory(statuses).WithoutConversion()
 	config.QPS = -1
@@ -45,8 +45,8 @@ func (c *cluster) get(ctx context.Context, resource, name string) ([]byte, error
 	return answer(ctx, c.client.Get().Resource(resource).Name(name))
 }
 
-// answer returns the body of an answer, or what the API server says is wrong.
-// The error is an *unreachable where it says nothing.
+// answer returns the body of an answer, or the error of the API server. Without an
+// answer, the error is an *unreachable.
 func answer(ctx context.Context, request *rest.Request) ([]byte, error) {
 	result := request.Do(ctx)
 	err := result.Error()
@@ -59,22 +59,22 @@ func answer(ctx context.Context, request *rest.Request) ([]byte, error) {
 	return result.Raw()
 }
 
-// unconfigured is an error of what says which cluster to ask.
+// unconfigured is an error in the configuration that names the cluster.
 type unconfigured struct{ err error }
 
 func (e *unconfigured) Error() string { return e.err.Error() }
 func (e *unconfigured) Unwrap() error { return e.err }
 
-// unreachable is an error of the connection to the API server. Manifests may
-// come over the network, too, and a full disk is a net.Error.
+// unreachable is an error of the connection to the API server. Manifests may also
+// come over the network, so the type of the error is not enough.
 type unreachable struct{ err error }
 
 func (e *unreachable) Error() string { return e.err.Error() }
 func (e *unreachable) Unwrap() error { return e.err }
 
-// each hands over all objects of a resource that a selector matches, page by
-// page, and how many are left as far as the API server says. Where a page
-// expires meanwhile, the walk goes on with what is stored by then.
+// each calls visit for all objects of a resource that a selector matches, page by
+// page, with the number of objects that are left, if the API server says so. If a
+// page expires meanwhile, it continues with the objects that are stored then.
 func (c *cluster) each(ctx context.Context, resource, selector string, chunk int64, visit func(raw []byte, left int64) error) error {
 	return c.pages(ctx, resource, chunk, visit, func() *rest.Request {
 		request := c.client.Get().Resource(resource)
@@ -85,7 +85,7 @@ func (c *cluster) each(ctx context.Context, resource, selector string, chunk int
 	})
 }
 
-// pages does so for what a request lists.
+// pages does the same for the objects that a request lists.
 func (c *cluster) pages(ctx context.Context, resource string, chunk int64, visit func(raw []byte, left int64) error, list func() *rest.Request) error {
 	token := ""
 	for {
@@ -122,8 +122,7 @@ func (c *cluster) pages(ctx context.Context, resource string, chunk int64, visit
 	}
 }
 
-// explained adds to an error of the connection or the API server what to do
-// about it.
+// explained adds advice to an error of the connection or the API server.
 func explained(err error) string {
 	config, noConfig := errors.AsType[*unconfigured](err)
 	_, noAnswer := errors.AsType[*unreachable](err)
@@ -144,7 +143,8 @@ func explained(err error) string {
 	return err.Error()
 }
 
-// hasName tells an object that is not there from a resource that is not served.
+// hasName distinguishes an object that does not exist from a resource that is not
+// served.
 func hasName(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	return ok && status.ErrStatus.Details != nil && status.ErrStatus.Details.Name != ""

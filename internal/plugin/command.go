@@ -63,12 +63,12 @@ Exit status: 0 clean, 1 with findings, 2 if the question could not be answered.`
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return fmt.Errorf("%q is none of explain, audit and check; %s --help says what they do", args[0], cmd.CommandPath())
+			return fmt.Errorf("unknown command %q: use explain, audit or check; see %s --help", args[0], cmd.CommandPath())
 		},
 		DisableFlagsInUseLine: true,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w; %s --help lists them", err, cmd.CommandPath())
+		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(newExplain(streams), newAudit(streams), newCheck(streams))
 	return root

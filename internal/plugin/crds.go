@@ -27,14 +27,14 @@ import (
 	"unbounded-cloud.io/hostformat/manifests/crds"
 )
 
-// crdSchema is what a CRD says of a kind.
+// crdSchema is the schema of a kind.
 type crdSchema struct {
 	validator  validation.SchemaValidator
 	structural *structuralschema.Structural
 }
 
-// schemas reads the CRDs of our kinds, by kind. It returns nil if no schema is
-// to be checked; none at all is an error, since then nothing would be.
+// schemas reads the CRDs of our kinds, by kind. It returns nil if no schema is to be
+// checked. A folder without such CRDs is an error, since nothing would be checked.
 func (o *checkOptions) schemas() (map[string]crdSchema, error) {
 	if o.crds == "" {
 		return nil, nil
@@ -66,7 +66,7 @@ func (o *checkOptions) schemas() (map[string]crdSchema, error) {
 	return schemas, nil
 }
 
-// addSchemas adds what the CRDs of a file say.
+// addSchemas adds the schemas of the CRDs in a file.
 func addSchemas(schemas map[string]crdSchema, text []byte) error {
 	// The reader takes a carriage return for part of the separator.
 	text = bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
@@ -89,15 +89,15 @@ func addSchemas(schemas map[string]crdSchema, text []byte) error {
 	}
 }
 
-// addSchema adds what a CRD says, or each of a list of them, as kubectl prints
-// them. Other objects are passed over.
+// addSchema adds the schema of a CRD, or of each in a List, as kubectl prints them.
+// It skips other objects.
 func addSchema(schemas map[string]crdSchema, raw []byte) error {
 	var object struct {
 		Kind  string               `json:"kind"`
 		Items []stdjson.RawMessage `json:"items"`
 	}
 	if json.Unmarshal(raw, &object) != nil {
-		return nil //nolint:nilerr // it may be anything, but it is not a CRD
+		return nil //nolint:nilerr // it is not a CRD
 	}
 	for _, item := range object.Items {
 		if err := addSchema(schemas, item); err != nil {
@@ -138,8 +138,8 @@ func newCRDSchema(crd apiextensionsv1.CustomResourceDefinition) (crdSchema, erro
 	return crdSchema{}, fmt.Errorf("%s has no version %s", crd.Name, v1alpha3.GroupVersion.Version)
 }
 
-// check says what the schema refuses in a manifest that is created, and what it
-// does not know and the API server would drop.
+// check returns what the schema refuses when the manifest is created, and the fields
+// that it does not know, which the API server would drop.
 func (s crdSchema) check(o object) []finding {
 	var content map[string]any
 	if err := json.Unmarshal(o.raw, &content); err != nil {
@@ -156,7 +156,7 @@ func (s crdSchema) check(o object) []finding {
 		if fault.Field != "<nil>" {
 			add(fault.Field, fault.ErrorBody())
 		} else if path := firstPath.FindString(fault.Detail); path == "" || !said[path] {
-			add(path, fault.Detail) // it says where in its words only, often once more
+			add(path, fault.Detail) // the path stands in its message only, often a second time
 		}
 	}
 	unknown := pruning.PruneWithOptions(content, s.structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})

@@ -51,7 +51,7 @@ func TestCheckFindsCRDs(t *testing.T) {
 		"another group only":       {map[string]string{"a.yaml": stranger}, misspelt, "there is no CRD of unbounded-cloud.io in "},
 		"another version":          {map[string]string{"a.yaml": strings.ReplaceAll(machines, "v1alpha3", "v1")}, misspelt, "machines.unbounded-cloud.io has no version v1alpha3"},
 		"not YAML":                 {map[string]string{"a.yaml": "a: b: c"}, misspelt, "a.yaml: "},
-		"another kind":             {map[string]string{"a.yaml": machines}, swap, "has no CRD of MachineOperation, and 1 manifest was judged by the rules alone; add it to the folder"},
+		"another kind":             {map[string]string{"a.yaml": machines}, swap, "has no CRD of MachineOperation, and 1 manifest was judged by the rules alone; add the CRD to the folder"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := folder(t, test.files)
@@ -72,7 +72,7 @@ func TestCheckFindsCRDs(t *testing.T) {
 func TestCheckFolderApart(t *testing.T) {
 	_, stderr, code := in(t, misspelt, "check", "-f", "-", "--with-crds", "crds")
 	require.Equal(t, exitTrouble, code)
-	require.Equal(t, "error: the folder of --with-crds stands after an \"=\": --with-crds=crds\n", stderr)
+	require.Equal(t, "error: the folder of --with-crds goes after an \"=\": --with-crds=crds\n", stderr)
 	_, stderr, code = in(t, misspelt, "check", "m.yaml")
 	require.Equal(t, exitTrouble, code)
 	require.Equal(t, "error: manifests are named with -f: -f m.yaml\n", stderr)

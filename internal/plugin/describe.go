@@ -7,7 +7,7 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// describe writes what explain says of one object.
+// describe writes the explanation of one object.
 func (w writer) describe(value any) {
 	switch e := value.(type) {
 	case *explanation:
@@ -49,7 +49,7 @@ func (w writer) pair(indent string, e *explanation) {
 	}
 }
 
-// provider writes who replaces the host of a Machine, if anybody does.
+// provider writes the provider of a Machine, if it has one.
 func (w writer) provider(indent string, e *explanation) {
 	switch {
 	case e.Provider != "" && e.ProviderID != "":
@@ -61,7 +61,7 @@ func (w writer) provider(indent string, e *explanation) {
 	}
 }
 
-// claim writes who may replace the host of a Machine now.
+// claim writes which operation may replace the host of a Machine now.
 func (w writer) claim(indent string, e *explanation) {
 	c := e.Claim
 	switch {
@@ -81,7 +81,7 @@ func (w writer) claim(indent string, e *explanation) {
 	}
 }
 
-// shownHolder is who may replace the host of a Machine, in a table.
+// shownHolder returns the holder of the claim on a host, for a table.
 func shownHolder(e *explanation) string {
 	switch {
 	case !e.asked:
@@ -95,11 +95,11 @@ func shownHolder(e *explanation) string {
 	}
 }
 
-// target describes a target of an operation: what it has frozen, why it would
-// fail, and what its Machine says today.
+// target describes a target of an operation: its frozen pair, why it would fail,
+// and what its Machine says today.
 func (w writer) target(t targetExplanation) {
 	fmt.Fprintf(w, "  target %s\n", w.bold(shownOr(shown(t.Machine))))
-	const legacy = "it is from before the format field"
+	const legacy = "it predates the format field"
 	switch {
 	case !t.recorded:
 		w.field("    ", "frozen", "not yet", nil)
@@ -117,7 +117,7 @@ func (w writer) target(t targetExplanation) {
 	}
 	missing := w.red
 	if t.finished {
-		missing = w.yellow // nothing depends on it any more
+		missing = w.yellow // it does not matter any more
 	}
 	switch {
 	case t.Now == nil:
@@ -125,7 +125,7 @@ func (w writer) target(t targetExplanation) {
 	case t.recorded && t.Now.Reason == resolve.Unreadable && t.Refused != t.Now.Refused:
 		w.field("    ", "today", t.Now.Refused, missing)
 	case t.recorded && t.Reason == resolve.Unreadable:
-		// That has just been said.
+		// This is the line above.
 	case t.Frozen && len(t.Differs) == 0:
 		w.provider("    ", t.Now)
 		w.claim("    ", t.Now)
@@ -139,7 +139,7 @@ func (w writer) target(t targetExplanation) {
 	}
 }
 
-// source says for people where half a pair comes from.
+// source describes where half a pair comes from.
 func source(source resolve.Source, version string) string {
 	switch source {
 	case resolve.FromMachine:

@@ -41,19 +41,19 @@ func newExplain(streams genericiooptions.IOStreams) *cobra.Command {
 		Use:   "explain (machine/NAME | machineoperation/NAME ... | -l SELECTOR | --all | -f FILE)",
 		Short: "Show which image and format a HostReplace would freeze now, and why",
 		Long: `Show which image and format a HostReplace would freeze for a Machine now, where
-each half comes from, and whether it would be refused. Of an operation, show its
+each half comes from, and whether it would be refused. For an operation, show its
 frozen pairs, what its Machines say today, how they differ, and whether the
-controller would fail it, or which targets. With -f no cluster is asked:
-Machines and versions come from the files.
+controller would fail it, or which targets. With -f, Machines and versions come
+from files, and no cluster is read.
 
 The claim on the host of a Machine says which operation may replace it. It is a
 Lease in the namespace of --claim-namespace. If you may not read Leases there,
 explain says so, and does not know whether another operation is in the way.
 
-Not judged is what depends on the controller or a provider: how many targets fit
-one operation (TooManyTargets), CRDs that are too old (SchemaTooOld), which
-providers the controller has, its user data (UserDataTooLarge), and what a
-provider says.
+explain does not know what depends on the controller or a provider: how many
+targets fit into one operation (TooManyTargets), CRDs that are too old
+(SchemaTooOld), which providers the controller has, its user data
+(UserDataTooLarge), and the answers of a provider.
 
 Exit status: 0 if nothing would be refused, 1 if a Machine, an operation or an
 unfinished target would be, 2 if the question could not be answered.`,
@@ -65,11 +65,11 @@ unfinished target would be, 2 if the question could not be answered.`,
 	}
 	flags := cmd.Flags()
 	o.config.AddFlags(flags)
-	flags.StringSliceVarP(&o.files.Filenames, "filename", "f", nil, "files or folders with manifests, or - for standard input; no cluster is asked")
-	flags.BoolVarP(&o.files.Recursive, "recursive", "R", false, "take folders of -f with their subfolders")
+	flags.StringSliceVarP(&o.files.Filenames, "filename", "f", nil, "files or folders with manifests, or - for standard input; no cluster is read")
+	flags.BoolVarP(&o.files.Recursive, "recursive", "R", false, "include the subfolders of folders in -f")
 	flags.StringVarP(&o.selector, "selector", "l", "", "explain the Machines with these labels")
 	flags.BoolVar(&o.all, "all", false, "explain all Machines")
-	flags.StringVar(&o.claimNamespace, "claim-namespace", resolve.DefaultClaimNamespace, "`namespace` of the Leases that say which operation may replace which host, as of the controller")
+	flags.StringVar(&o.claimNamespace, "claim-namespace", resolve.DefaultClaimNamespace, "`namespace` of the Leases that say which operation may replace which host; the same as for the controller")
 	addOutput(cmd, &o.output)
 	return cmd
 }
@@ -82,7 +82,7 @@ func (o *explainOptions) run(ctx context.Context, args []string) error {
 		}
 	}
 	if ways != 1 {
-		return errors.New("say what to explain in exactly one way: machine/NAME, -l SELECTOR, --all or -f FILE")
+		return errors.New("name what to explain in exactly one way: machine/NAME, -l SELECTOR, --all or -f FILE")
 	}
 	if err := checkOutput(o.output); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (o *explainOptions) readAllVersions(ctx context.Context) error {
 	return o.versions.readAll(ctx, "")
 }
 
-// parseNames takes Machines and operations, given as kind/name, apart.
+// parseNames parses Machines and operations that are given as kind/name.
 func parseNames(args []string) (named [][2]string, err error) {
 	for _, arg := range args {
 		kind, name, ok := strings.Cut(arg, "/")
@@ -197,8 +197,7 @@ func (o *explainOptions) named(ctx context.Context, resource, name string) (any,
 	}
 }
 
-// explainFiles explains the Machines that manifests hold, with the versions
-// that they hold.
+// explainFiles explains the Machines in manifests, with the versions in them.
 func (o *explainOptions) explainFiles(ctx context.Context) error {
 	o.readWith(newMemory(nil))
 	var machines []object
@@ -236,7 +235,7 @@ func (o *explainOptions) explainFiles(ctx context.Context) error {
 	return o.print(values(found), len(machines) > 1)
 }
 
-// print prints explanations; several, and those of a selection, are a list.
+// print prints explanations. Several of them, and those of a selection, are a list.
 func (o *explainOptions) print(found []any, list bool) error {
 	if o.claims != nil && o.claims.unknown != "" {
 		fmt.Fprintf(o.streams.ErrOut, "warning: it is not known which operations hold the claims on hosts, and whether one of them is in the way: %s\n", visible(o.claims.unknown))

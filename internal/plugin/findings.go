@@ -15,9 +15,8 @@ import (
 	"unbounded-cloud.io/hostformat/internal/versions"
 )
 
-// auditObject judges an object that is stored, as if what its rules read were
-// written now on an object without it: all rules are asked, whatever was there
-// before. Versions that it is given are kept for the Machines that follow.
+// auditObject judges a stored object as if the fields that its rules read were added
+// to it now: all rules are checked. Versions are kept for the Machines that follow.
 func auditObject(ctx context.Context, kind string, raw []byte, reader *auditReader, hosts *sharers) []finding {
 	o, err := parse(raw)
 	o.Kind = kind // the items of a list do not have one
@@ -53,7 +52,7 @@ func newAuditReader() *auditReader {
 	return &auditReader{memory, versions.NewResolver(memory)}
 }
 
-// onlyStatus is what an object keeps when its spec is taken away.
+// onlyStatus returns an object without its spec.
 func onlyStatus(raw []byte) []byte {
 	var kept struct {
 		Status stdjson.RawMessage `json:"status"`
@@ -83,7 +82,7 @@ func judged(o object, subresource string, was []byte) []finding {
 		add(findRefuse, fault.Origin, fault.Field, fault.ErrorBody())
 	}
 	for _, path := range verdict.Trimmed {
-		add(findTrim, "trim", path, "has whitespace round it, which is removed when it is written; correct the manifest")
+		add(findTrim, "trim", path, "has surrounding whitespace, which the webhook removes; correct the manifest")
 	}
 	for _, warning := range verdict.Warnings { // on such a write there is one kind only
 		path, message, _ := strings.Cut(warning, ": ")
@@ -92,9 +91,9 @@ func judged(o object, subresource string, was []byte) []finding {
 	return findings
 }
 
-// replacements are why a HostReplace of a Machine would be refused now, if so. A
-// host that a second Machine names is found where that one is read: what was said
-// of the first one is told then.
+// replacements returns why a HostReplace of a Machine would be refused now. If a
+// second Machine names the same host, that is found when the second one is read, and
+// reported for both.
 func replacements(ctx context.Context, o object, reader *auditReader, hosts *sharers) []finding {
 	shared := hosts.add(hostOf(o.raw))
 	if machine, _ := readMachine(o.raw); len(shared) == 0 || machine == nil {
@@ -104,13 +103,13 @@ func replacements(ctx context.Context, o object, reader *auditReader, hosts *sha
 	return shared
 }
 
-// sharers finds Machines that name one host. Of each host it keeps the first, and
-// whether that was told.
+// sharers finds Machines that name one host. It keeps the first Machine of each
+// host, and whether that was reported.
 type sharers struct{ first map[string]sharer }
 
 type sharer struct {
-	machine string
-	told    bool
+	machine  string
+	reported bool
 }
 
 func newSharers() *sharers { return &sharers{map[string]sharer{}} }
@@ -130,7 +129,7 @@ func (s *sharers) add(host resolve.Host) []finding {
 	fault := resolve.SharedFault(host, []string{first.machine})
 	var findings []finding
 	for _, machine := range []string{host.Machine, first.machine} {
-		if machine == host.Machine || !first.told {
+		if machine == host.Machine || !first.reported {
 			findings = append(findings, finding{Finding: findReplace, Rule: string(fault.Reason), Kind: "Machine", Name: machine, Message: fault.Message})
 		}
 	}
@@ -138,17 +137,17 @@ func (s *sharers) add(host resolve.Host) []finding {
 	return findings
 }
 
-// replacement is why a HostReplace of a Machine would be refused now, if so.
+// replacement returns why a HostReplace of a Machine would be refused now.
 func replacement(ctx context.Context, o object, reader *auditReader) []finding {
 	e, err := explainMachine(ctx, reader.resolver, o.raw)
 	if err != nil || e.Refused == "" {
-		return nil // reading from memory does not fail
+		return nil // reads from memory do not fail
 	}
 	return []finding{{Finding: findReplace, Rule: string(e.Reason), Kind: o.Kind, Name: o.name(), Message: e.Refused}}
 }
 
-// order is a MachineOperation, as far as it is judged beyond the rules of the
-// webhook.
+// order holds the fields of a MachineOperation that are judged beyond the rules of
+// the webhook.
 type order struct {
 	Spec struct {
 		OperationKind v1alpha3.OperationKind `json:"operationKind"`
@@ -159,8 +158,8 @@ type order struct {
 	} `json:"status"`
 }
 
-// unreadableParameters are the values of spec.parameters for which the controller
-// would refuse a HostReplace. Of one that has finished, they matter no more.
+// unreadableParameters returns the values of spec.parameters for which the controller
+// would refuse a HostReplace. In a finished one, they do not matter any more.
 func unreadableParameters(o object) []finding {
 	var op order
 	if o.Kind != "MachineOperation" || json.Unmarshal(o.raw, &op) != nil || op.Spec.OperationKind != v1alpha3.HostReplace || op.Status.Phase.Finished() {
@@ -174,11 +173,11 @@ func unreadableParameters(o object) []finding {
 	return findings
 }
 
-// fixedName warns of a HostReplace whose manifest names it. What is stored always
-// has a name, so that only manifests are asked.
+// fixedName warns of a manifest of a HostReplace that has a name. Stored objects
+// always have one, so only manifests are checked.
 func fixedName(o object) []finding {
 	var op order
-	_ = json.Unmarshal(o.raw, &op) // what is of another shape has a finding of its own
+	_ = json.Unmarshal(o.raw, &op) // an object of another shape has a finding of its own
 	if o.Kind != "MachineOperation" || o.Metadata.Name == "" || op.Spec.OperationKind != v1alpha3.HostReplace {
 		return nil
 	}
@@ -186,18 +185,18 @@ func fixedName(o object) []finding {
 		Message: "a HostReplace is an order, not a state, and its name replaces a host once: when a GitOps tool creates it again, the controller refuses it (NameUsed), or starts it then if it had not replaced anything; use metadata.generateName with kubectl create, or with a hook of the tool"}}
 }
 
-// legacySnapshots are the targets of an operation that still have to be carried
-// out and whose format is not frozen.
+// legacySnapshots returns the unfinished targets of an operation whose format is not
+// frozen.
 func legacySnapshots(o object) []finding {
 	var operation map[string]any
 	if json.Unmarshal(o.raw, &operation) != nil {
-		return nil // what is of another shape was refused already
+		return nil // an object of another shape has a finding already
 	}
 	var findings []finding
 	for _, target := range resolve.LegacyTargets(operation) {
 		findings = append(findings, finding{Finding: findLegacy, Rule: "legacySnapshot", Kind: o.Kind, Name: o.name(),
 			Field:   fmt.Sprintf("status.targets[%d].input.provisioningFormat", target.Index),
-			Message: fmt.Sprintf("the snapshot for Machine %s is from before the format field: its format is resolved again at each attempt; let the operation finish, or delete it and create a new one", resolve.Excerpt(target.Machine))})
+			Message: fmt.Sprintf("the snapshot for Machine %s predates the format field: its format is resolved again at each attempt; let the operation finish, or delete it and create a new one", resolve.Excerpt(target.Machine))})
 	}
 	return findings
 }

@@ -13,9 +13,9 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// manifests hands over the objects of our kinds, however those are spelt, that
-// files, folders or standard input hold, and where each stands. Others are
-// passed over.
+// manifests calls visit for the objects of our kinds in files, folders or standard
+// input, with the source of each. A kind may be misspelt in case or number. It skips
+// other objects.
 func manifests(flags *genericclioptions.ConfigFlags, in io.Reader, files resource.FilenameOptions, visit func(o object, source string) error) error {
 	builder := resource.NewBuilder(flags).Unstructured().Local().ContinueOnError()
 	if slices.Contains(files.Filenames, "-") {
@@ -38,7 +38,7 @@ func manifests(flags *genericclioptions.ConfigFlags, in io.Reader, files resourc
 			return nil
 		}
 		if meantKind(u.GetKind()) == "" {
-			return nil // another kind of our group is not ours to judge
+			return nil // other kinds of our group have no rules
 		}
 		raw, err := json.Marshal(u.Object)
 		if err != nil {

@@ -10,8 +10,8 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// resources are the plural names of our kinds, in the order in which they are
-// walked: a Machine is explained by the versions that were seen before it.
+// resources are the plural names of our kinds, in the order in which audit reads
+// them: a Machine is resolved with the versions that were read before it.
 var resources = []struct {
 	plural, kind string
 	aliases      []string
@@ -33,7 +33,7 @@ func plural(word string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("%q is none of machine (mach), machineconfiguration (mc), machineconfigurationversion (mcv) and machineoperation (mop)", word)
+	return "", fmt.Errorf("unknown kind %q: use machine (mach), machineconfiguration (mc), machineconfigurationversion (mcv) or machineoperation (mop)", word)
 }
 
 // meantKind returns the kind that a word in a manifest means; empty if none.
@@ -47,7 +47,7 @@ func meantKind(word string) string {
 	return ""
 }
 
-// object is what every kind has, and the JSON that it came from.
+// object holds the fields that every kind has, and the JSON that they came from.
 type object struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -63,8 +63,8 @@ func parse(raw []byte) (object, error) {
 	return o, json.Unmarshal(raw, &o)
 }
 
-// misspelt says what is wrong with how the kind is spelt; it is empty if nothing
-// is. The API server takes no other spelling.
+// misspelt returns what is wrong with the spelling of the kind, empty if nothing is.
+// The API server accepts no other spelling.
 func (o object) misspelt() string {
 	if meant := meantKind(o.Kind); meant != o.Kind {
 		return fmt.Sprintf("no such kind: %q; write %s", o.Kind, meant)

@@ -104,7 +104,7 @@ func (o *explainOptions) explainStart(ctx context.Context, e *operationExplanati
 		e.Targets = append(e.Targets, t)
 	}
 	if op.Spec.MachineRef != "" && len(candidates) == 0 {
-		return nil // nobody starts it, which its target says
+		return nil // no controller starts it, as its target says
 	}
 	if !resolve.SelectionFault(op, time.Now()).Found() && !unreadable {
 		shared := sharingOf(hosts)

@@ -21,7 +21,7 @@ import (
 var outputs = []string{"", "wide", "json", "yaml"}
 
 func addOutput(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "", "wide, json or yaml; else for people")
+	cmd.Flags().StringVarP(output, "output", "o", "", "wide, json or yaml; a description or a table by default")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs[1:], cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -32,7 +32,7 @@ func checkOutput(output string) error {
 	return nil
 }
 
-// printAs prints a value for machines, if that is what -o asks for.
+// printAs prints a value as JSON or YAML, if -o asks for that.
 func printAs(out io.Writer, output string, value any) (done bool, err error) {
 	var text []byte
 	switch output {
@@ -55,13 +55,13 @@ func printTable(out io.Writer, table *metav1.Table, wide bool) error {
 	return printers.NewTablePrinter(printers.PrintOptions{Wide: wide}).PrintObj(table, out)
 }
 
-// writer writes for people: in colours on a terminal, and else plainly.
+// writer writes for people: with colours on a terminal, otherwise without.
 type writer struct {
 	io.Writer
 	colours bool
 }
 
-// width is what people can be relied on to have.
+// width is the number of columns that every terminal has.
 const width = 80
 
 func newWriter(out io.Writer) writer {
@@ -93,9 +93,9 @@ func (w writer) field(indent, name, text string, paint func(string) string) {
 	w.lines(indent, name, wrap(text, width-len(indent)-column), paint)
 }
 
-// imageField writes a field that is an image, as it is shown, and more words
-// about it. The image is whole, since it may be copied: a long one has a line of
-// its own, which nothing is added to, and which may then be too wide.
+// imageField writes a field that is an image, and more words about it. The image is
+// never cut, since it may be copied: a long one gets a line of its own, which may
+// then be too wide.
 func (w writer) imageField(indent, name, image, more string, paint func(string) string) {
 	room, length := width-len(indent)-column, utf8.RuneCountInString(image)
 	if length <= room/2 || length+len(", ")+utf8.RuneCountInString(more) <= room {
@@ -117,11 +117,11 @@ func (w writer) lines(indent, name string, lines []string, paint func(string) st
 	}
 }
 
-// wrap breaks a text between words, with what would not be seen escaped.
+// wrap breaks a text between words. It escapes invisible characters.
 func wrap(text string, width int) []string { return wrapWords(words(visible(text)), width) }
 
-// words splits a text at single spaces. Longer runs stand inside a value, such
-// as an image that is quoted, which would be another one without them.
+// words splits a text at single spaces. Longer runs of spaces are part of a value,
+// such as a quoted image, and must stay.
 func words(text string) []string {
 	var words []string
 	start := 0
@@ -133,8 +133,8 @@ func words(text string) []string {
 	return append(words, text[start:])
 }
 
-// wrapWords puts words on lines. One that is longer than a line stays whole: it
-// may be copied.
+// wrapWords puts words on lines. A word that is longer than a line stays whole, since
+// it may be copied.
 func wrapWords(words []string, width int) []string {
 	var lines []string
 	line, used := words[0], utf8.RuneCountInString(words[0])
@@ -149,8 +149,8 @@ func wrapWords(words []string, width int) []string {
 	return append(lines, line)
 }
 
-// visible escapes what a terminal would act upon, or not show. What objects hold
-// was written by anybody.
+// visible escapes characters that a terminal would act upon or not show. Any user may
+// have written the content of objects.
 func visible(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -163,7 +163,7 @@ func visible(text string) string {
 	return b.String()
 }
 
-// shown is a value as it is shown: in quotes where something in it is not.
+// shown returns a value for output: quoted if it has invisible characters.
 func shown(value string) string {
 	if visible(value) == value {
 		return value

@@ -6,7 +6,7 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// values are explanations as they are printed.
+// values returns explanations as they are printed.
 func values(machines []*explanation) (found []any) {
 	for _, e := range machines {
 		found = append(found, e)
@@ -14,8 +14,9 @@ func values(machines []*explanation) (found []any) {
 	return found
 }
 
-// explanationTable makes a row of each Machine. Unless it is to be wide, images
-// are cut to what fits beside names, which may be copied, and reasons.
+// explanationTable makes a row of each Machine. Unless it is wide, images are cut to
+// the width that names and reasons leave; names are never cut, since they may be
+// copied.
 func explanationTable(machines []*explanation, wide bool) *metav1.Table {
 	table := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
 		{Name: "Name", Type: "string"}, {Name: "Image", Type: "string"}, {Name: "Format", Type: "string"}, {Name: "Refused", Type: "string"},

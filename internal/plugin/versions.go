@@ -12,9 +12,8 @@ import (
 )
 
 // memory holds MachineConfigurationVersions, reduced to what a resolution reads. It
-// is the reader that package versions takes. With a cluster, it reads what it does
-// not hold; all versions can also be added up front, so that the Machines of a fleet
-// cost no read each.
+// is the reader that package versions takes. With a cluster, it reads the versions
+// that it lacks. For the Machines of a fleet, all versions can be read up front.
 type memory struct {
 	client.Reader // nil: it has Get and List of its own
 
@@ -24,7 +23,7 @@ type memory struct {
 
 	byName  map[string]*v1alpha3.MachineConfigurationVersion
 	byLabel map[string][]*v1alpha3.MachineConfigurationVersion
-	// Of what could not be read, the error is kept for who asks for it.
+	// Errors of versions that cannot be read, returned when they are requested.
 	brokenByName, brokenByLabel map[string]error
 }
 

@@ -5,8 +5,7 @@ import "unbounded-cloud.io/hostformat/api/v1alpha3"
 // TargetFaults returns for each target of an operation why it cannot be one that
 // the operation started with: an earlier target is for the same Machine, the
 // operation is for another Machine, or all targets were frozen with pins and this
-// one has none. Others must have written it. Targets that have finished have no
-// fault.
+// one has none. Another client must have written it. Finished targets have no fault.
 func TargetFaults(op *v1alpha3.MachineOperation) []Fault {
 	faults := make([]Fault, len(op.Status.Targets))
 	seen := make(map[string]bool, len(faults))
@@ -51,7 +50,7 @@ func PaceOf(parameters map[string]string, targets []v1alpha3.OperationTarget) Pa
 		if target.Begun() && !target.Phase.Finished() {
 			pace.Room--
 		}
-		// A target that others have added is no host that failed.
+		// Targets that other clients have added do not count as failed hosts.
 		if target.Phase == v1alpha3.OperationFailed && target.Stage != string(DuplicateTarget) && target.Stage != string(TargetMismatch) {
 			if failed++; failed == 1 {
 				first = i
@@ -138,8 +137,8 @@ func CallOf(op Holder, target v1alpha3.OperationTarget, facts Facts) (call Call,
 }
 
 // pinFault reports why a Machine is not, or no longer, the one that a target was
-// frozen for. A nil Machine does not exist. An input that pins nothing, as other
-// clients write it, leaves what holds for every Machine.
+// frozen for. A nil Machine does not exist. If the input pins nothing, as those of
+// other clients, only the faults that need no pins remain.
 func pinFault(input v1alpha3.OperationInput, machine *v1alpha3.Machine) Fault {
 	if machine == nil {
 		return Fault{MachineNotFound, "the Machine does not exist any more"}

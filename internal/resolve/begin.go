@@ -88,7 +88,7 @@ func Begin(op *v1alpha3.MachineOperation, candidates []Candidate, now time.Time)
 }
 
 // delivery refuses an operation if one pair cannot be delivered: the hosts of all
-// others are spared. The pairs are recorded, to show what was resolved.
+// other candidates are spared. The pairs are recorded, to show what was resolved.
 func delivery(candidates []Candidate) (start Start) {
 	for _, c := range candidates {
 		if start.Fault = PairFault(c.Result.Pair); !start.Fault.Found() {
@@ -135,7 +135,7 @@ func SelectionFault(op *v1alpha3.MachineOperation, now time.Time) Fault {
 }
 
 // MissingFault reports that the Machine that an operation names does not exist.
-// Nobody starts such an operation.
+// No controller starts such an operation.
 func MissingFault(machine string) Fault {
 	return faultf(MachineNotFound, "Machine %q does not exist, and an operation does not wait for it; create a new operation when it does", machine)
 }
@@ -164,7 +164,7 @@ func UnclaimedHosts(op *v1alpha3.MachineOperation, machineOf func(name string) (
 	for _, target := range op.Status.Targets {
 		host, pinned := PinnedHost(target)
 		if target.Phase.Finished() || target.Accepted() || frozen && !pinned {
-			continue // a target that others have added fails before its call
+			continue // another client has added this target, which fails before its call
 		}
 		if !frozen {
 			machine, err := machineOf(target.MachineRef)
@@ -172,7 +172,7 @@ func UnclaimedHosts(op *v1alpha3.MachineOperation, machineOf func(name string) (
 				return nil, err
 			}
 			if machine == nil {
-				continue // its target fails for that
+				continue // its target fails
 			}
 			host = HostOf(machine)
 		}
@@ -181,7 +181,7 @@ func UnclaimedHosts(op *v1alpha3.MachineOperation, machineOf func(name string) (
 	if !frozen || len(hosts) == 0 {
 		return hosts, nil
 	}
-	// Claims are taken in the order of the targets: the last one tells for all.
+	// Claims are taken in the order of the targets: the last one is enough.
 	claim, err := claimOf(hosts[len(hosts)-1])
 	if err == nil && claim.Holder == HolderOf(op) {
 		hosts = nil

@@ -60,7 +60,8 @@ func (h Host) ClaimName() string {
 	return "host-" + hex.EncodeToString(sum[:16])
 }
 
-// Holder is an operation that holds, or held, a claim. The zero value is nobody.
+// Holder is an operation that holds, or held, a claim. The zero value stands for a
+// claim without a holder.
 type Holder struct {
 	Name string
 	UID  types.UID
@@ -77,10 +78,10 @@ func (h Holder) String() string {
 	return h.Name + "/" + string(h.UID)
 }
 
-// Active reports whether the holder of a claim keeps others from it, given the
-// operation that is stored under its name; nil if there is none. It does if it is
-// that operation and not one of the same name, is not being deleted, has not
-// finished, and may still start if it has not.
+// Active reports whether the holder of a claim keeps other operations from it.
+// stored is the operation with the name of the holder; nil if it does not exist. A
+// holder is active if stored has its UID, is not being deleted, has not finished,
+// and has started or may still start.
 func (h Holder) Active(stored *v1alpha3.MachineOperation, now time.Time) bool {
 	if stored == nil || stored.UID != h.UID || stored.DeletionTimestamp != nil || stored.Status.Phase.Finished() {
 		return false
@@ -106,8 +107,8 @@ type Claim struct {
 	History []Holder
 }
 
-// ReadClaim returns the claim that a Lease records. Nil is a claim that nobody
-// has had.
+// ReadClaim returns the claim that a Lease records. A nil Lease is a claim that was
+// never taken.
 func ReadClaim(lease *coordinationv1.Lease) Claim {
 	c := Claim{}
 	if lease == nil {

@@ -7,7 +7,7 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// The keys of spec.parameters that a HostReplace reads. Others are ignored.
+// The keys of spec.parameters that a HostReplace reads. It ignores all other keys.
 const (
 	MaxInFlightParameter = "maxInFlight"
 	MaxFailuresParameter = "maxFailures"

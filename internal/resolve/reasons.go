@@ -14,7 +14,7 @@ const (
 	Replaced               Reason = "Replaced"               // every host was replaced
 	HostReplaceComplete    Reason = "HostReplaceComplete"    // Event: a target or an operation is complete
 	HostReplaceFailed      Reason = "HostReplaceFailed"      // Event: a target or an operation has failed
-	OperationEnded         Reason = "OperationEnded"         // Event: the operation was deleted or finished by others during a call
+	OperationEnded         Reason = "OperationEnded"         // Event: another client ended the operation during a call
 	TooOld                 Reason = "TooOld"                 // not started within an hour
 	InvalidSelection       Reason = "InvalidSelection"       // spec does not say which Machines to replace
 	NothingSelected        Reason = "NothingSelected"        // no Machine matches

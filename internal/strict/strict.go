@@ -1,5 +1,5 @@
-// Package strict tells what became of writes that were sent with strict field
-// validation, where a CRD would else drop a field in silence.
+// Package strict interprets the answers to writes with strict field validation,
+// without which the API server would silently drop fields that a CRD lacks.
 package strict
 
 import (
@@ -8,8 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// SchemaTooOld tells whether a patch was refused because the CRD lacks a field
-// that it sets. The API server then blames the patch as a whole.
+// SchemaTooOld reports whether a patch was refused because the CRD lacks a field
+// that it sets. The API server then names the patch as the field of the cause.
 func SchemaTooOld(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsInvalid(err) || status.Status().Details == nil {

@@ -137,7 +137,7 @@ func TestPluginErrors(t *testing.T) {
 		"no server":    {[]string{"audit", "--server=https://127.0.0.1:1"}, "is this the right cluster? --kubeconfig or --context names another"},
 		"no context":   {[]string{"audit", "--context=none"}, `context "none" does not exist`},
 		"stranger":     {[]string{"audit", "--as=stranger"}, "this needs get and list on machines"},
-		"another kind": {[]string{"explain", "pod/x"}, `"pod" is none of machine (mach), machineconfiguration (mc)`},
+		"another kind": {[]string{"explain", "pod/x"}, `unknown kind "pod": use machine (mach), machineconfiguration (mc)`},
 		"no name":      {[]string{"explain", "x"}, `"x" is not of the form machine/NAME`},
 		"two ways":     {[]string{"explain", "machine/x", "--all"}, "in exactly one way"},
 		"output":       {[]string{"audit", "-o", "xml"}, `-o must be wide, json or yaml, got "xml"`},
