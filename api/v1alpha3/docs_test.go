@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-var update = flag.Bool("update", false, "write docs/api.md anew")
+var update = flag.Bool("update", false, "regenerate docs/api.md")
 
 const page = "../../docs/api.md"
 
@@ -24,12 +24,12 @@ func TestAPIDocs(t *testing.T) {
 	var want strings.Builder
 	want.WriteString(`# The API
 
-The fields of ` + "`unbounded-cloud.io/v1alpha3`" + ` that hostformat reads or writes, as its
-CRDs describe them. All kinds are cluster-scoped and have a status subresource.
-Other projects' CRDs of these kinds may have many more fields, which hostformat
-leaves as they are. An asterisk marks a field that its object must have.
+This page lists the fields of ` + "`unbounded-cloud.io/v1alpha3`" + ` that hostformat reads or
+writes. All kinds are cluster-scoped and have a status subresource. Other projects' CRDs of
+these kinds may have many more fields, which hostformat does not change. An asterisk marks a
+required field.
 
-This page is made from the CRDs by ` + "`go test ./api/v1alpha3 -update`" + `.
+` + "`go test ./api/v1alpha3 -update`" + ` generates this page from the CRDs.
 `)
 	for _, file := range []string{"machines", "machineconfigurations", "machineconfigurationversions", "machineoperations"} {
 		describe(&want, read(t, filepath.Join("../../manifests/crds", "unbounded-cloud.io_"+file+".yaml")))
@@ -99,7 +99,7 @@ func read(t *testing.T, file string) crd {
 func describe(out *strings.Builder, c crd) {
 	root := c.Spec.Versions[0].Schema.OpenAPIV3Schema
 	fmt.Fprintf(out, "\n## %s\n\n%s Short name: `%s`.%s\n\n", c.Spec.Names.Kind, oneLine(root.Description), strings.Join(c.Spec.Names.ShortNames, "`, `"), celRules(root))
-	out.WriteString("| field | type | says |\n| --- | --- | --- |\n")
+	out.WriteString("| field | type | description |\n| --- | --- | --- |\n")
 	for _, part := range []string{"spec", "status"} {
 		for name, field := range ordered(root.Properties[part]) {
 			rows(out, part+"."+name, field, slices.Contains(root.Properties[part].Required, name))
@@ -173,7 +173,7 @@ func typeOf(p property) string {
 func celRules(p property) string {
 	var text strings.Builder
 	for _, rule := range p.Validations {
-		text.WriteString(" The CRD has a rule: " + rule.Message + ".")
+		text.WriteString(" CEL rule: " + rule.Message + ".")
 	}
 	return text.String()
 }

@@ -23,24 +23,24 @@ type Machine struct {
 	Status MachineStatus `json:"status,omitempty"`
 }
 
-// MachineSpec is what is wanted of a host.
+// MachineSpec is the desired state of a host.
 type MachineSpec struct {
-	// Host declares what the host is replaced with, and who replaces it.
+	// Host declares the image for a replacement of the host, and the provider.
 	// +optional
 	Host *MachineHost `json:"host,omitempty"`
 
 	// ConfigurationRef names the configuration whose template supplies the
-	// image where the Machine has none of its own.
+	// image if the Machine has no image.
 	// +optional
 	ConfigurationRef *ConfigurationReference `json:"configurationRef,omitempty"`
 
-	// Provider is the legacy spelling of host.external.provider, read only
-	// where that is absent.
+	// Provider is the legacy form of host.external.provider. It is used only if
+	// that is absent.
 	// +optional
 	Provider string `json:"provider,omitempty"`
 
-	// ProviderID is the legacy spelling of host.external.providerID, read only
-	// where host.external.provider is absent.
+	// ProviderID is the legacy form of host.external.providerID. It is used only
+	// if host.external.provider is absent.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
 }
@@ -71,17 +71,17 @@ type ConfigurationReference struct {
 	// +kubebuilder:validation:MinLength=1
 	Name string `json:"name"`
 
-	// Version pins one version. Without it the highest version of the
-	// configuration is used.
+	// Version pins one version. The default is the highest version of the
+	// configuration.
 	// +optional
 	Version *int32 `json:"version,omitempty"`
 }
 
-// MachineStatus is what is known of a host.
+// MachineStatus is the observed state of a host.
 type MachineStatus struct {
 	// ObservedProvisioningFormat is the format that the host was installed
-	// with, as its agent explicitly reported it. It is never inferred; declare
-	// a new format in spec.host instead of editing this observation.
+	// with, as reported by its agent. It is never inferred. Do not edit it:
+	// declare a new format in spec.host instead.
 	// +optional
 	ObservedProvisioningFormat ProvisioningFormat `json:"observedProvisioningFormat,omitempty"`
 }

@@ -30,26 +30,25 @@ type MachineConfiguration struct {
 	Status MachineConfigurationStatus `json:"status,omitempty"`
 }
 
-// MachineConfigurationSpec is the template that the next version is cut from.
+// MachineConfigurationSpec is the template of the next version.
 type MachineConfigurationSpec struct {
-	// Template is what Machines of this configuration have in common.
+	// Template is the common part of all Machines of this configuration.
 	// +optional
 	Template MachineTemplate `json:"template,omitempty"`
 }
 
-// MachineTemplate is what Machines of one configuration have in common.
+// MachineTemplate is the common part of all Machines of one configuration.
 type MachineTemplate struct {
-	// Host declares the image, and its format, for Machines that set no image
-	// of their own. A format without an image describes no image and has no
-	// effect.
+	// Host declares the image and its format for Machines without an image. A
+	// format without an image has no effect.
 	// +optional
 	Host *HostTemplate `json:"host,omitempty"`
 }
 
-// MachineConfigurationStatus is what is known of a configuration.
+// MachineConfigurationStatus is the observed state of a configuration.
 type MachineConfigurationStatus struct {
-	// LatestVersion is the highest version number ever given out. Numbers are
-	// not reused.
+	// LatestVersion is the highest version number that was ever used. Numbers
+	// are not reused.
 	// +optional
 	LatestVersion int32 `json:"latestVersion,omitempty"`
 }

@@ -2,9 +2,9 @@ package v1alpha3
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// MachineConfigurationVersion is one numbered state of a
-// MachineConfiguration. It may be edited until it is deployed, and never
-// after. Its name is "<configuration>-v<version>".
+// MachineConfigurationVersion is one numbered version of a
+// MachineConfiguration. It may be edited until it is deployed. Its name is
+// "<configuration>-v<version>".
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -31,15 +31,15 @@ type MachineConfigurationVersionSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	Version int32 `json:"version"`
 
-	// Template is what Machines of this version have in common.
+	// Template is the common part of all Machines of this version.
 	// +optional
 	Template MachineTemplate `json:"template,omitempty"`
 }
 
-// MachineConfigurationVersionStatus is what is known of a version.
+// MachineConfigurationVersionStatus is the observed state of a version.
 type MachineConfigurationVersionStatus struct {
-	// Deployed is true once a Machine has taken this version; from then on the
-	// spec is immutable.
+	// Deployed is true once a Machine uses this version. The spec is then
+	// immutable.
 	// +optional
 	Deployed bool `json:"deployed,omitempty"`
 }

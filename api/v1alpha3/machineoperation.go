@@ -5,15 +5,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// OperationKind says what a MachineOperation does to its Machines.
+// OperationKind is the action of a MachineOperation.
 //
 // +kubebuilder:validation:Enum=NodeReboot;AgentUpgrade;AgentReset;HostReboot;HostPowerOff;HostPowerOn;HostReplace
 type OperationKind string
 
-// HostReplace installs a host anew. It is the one kind that hostformat acts on.
+// HostReplace reinstalls a host. It is the only kind that hostformat acts on.
 const HostReplace OperationKind = "HostReplace"
 
-// OperationPhase says how far an operation, or one of its targets, has come.
+// OperationPhase is the progress of an operation or of one of its targets.
 type OperationPhase string
 
 // The phases. Complete and Failed are final.
@@ -24,28 +24,27 @@ const (
 	OperationFailed     OperationPhase = "Failed"
 )
 
-// Finished tells whether nothing more is going to happen. Such a phase is never
-// turned back.
+// Finished reports whether the phase is final. A final phase never changes.
 func (p OperationPhase) Finished() bool { return p == OperationComplete || p == OperationFailed }
 
 // Conditions of an operation.
 const (
-	// ConditionFrozen is True from the write that freezes all pairs, and marks
-	// the operation as ours for life.
+	// ConditionFrozen is True from the write that freezes all pairs. An operation
+	// with this condition belongs to this controller.
 	ConditionFrozen = "Frozen"
 	// ConditionComplete is True when every target is, and False with a reason
 	// when the operation has failed.
 	ConditionComplete = "Complete"
 )
 
-// MaxTargets is the most targets that a MachineOperation holds.
+// MaxTargets is the maximum number of targets of a MachineOperation.
 const MaxTargets = 6000
 
-// MachineOperation is an action on one or more Machines, done once. The rules
-// below keep what it does to which Machines once it has begun, and how it ended,
-// while no webhook runs. They compare selectors by meaning: an empty field is the
-// same as an absent one. A new target that takes the place of another one can
-// only be caught by the webhook.
+// MachineOperation is an action on one or more Machines that runs once. Once it
+// has begun, CEL rules protect its kind, its Machines and its final phase, also
+// while no webhook runs. They compare selectors by meaning: an empty field equals
+// an absent one. Only the webhook detects a new target that takes the place of
+// another one.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -71,46 +70,47 @@ type MachineOperation struct {
 	Status MachineOperationStatus `json:"status,omitempty"`
 }
 
-// MachineOperationSpec is what is to be done, and to which Machines. Exactly
-// one of machineRef and machineSelector names them.
+// MachineOperationSpec is the action and its Machines. Exactly one of machineRef
+// and machineSelector must be set.
 type MachineOperationSpec struct {
-	// MachineRef names the one Machine to act on.
+	// MachineRef names the Machine to act on.
 	// +optional
 	MachineRef string `json:"machineRef,omitempty"`
 
-	// MachineSelector selects the Machines to act on by their labels. An empty
-	// selector, which would select the whole fleet, is refused for a
-	// HostReplace.
+	// MachineSelector selects the Machines to act on by their labels. For a
+	// HostReplace it must not be empty, because an empty selector selects the
+	// whole fleet.
 	// +optional
 	MachineSelector *metav1.LabelSelector `json:"machineSelector,omitempty"`
 
-	// OperationKind is what is to be done.
+	// OperationKind is the action.
 	OperationKind OperationKind `json:"operationKind"`
 
 	// Parameters are arguments of the operation kind. A HostReplace reads
-	// maxInFlight (how many Machines may be under way at once, until they are
-	// Complete; 1 unless set), maxFailures (how many may fail before no further
-	// one begins; 1 unless set) and pause ("true" begins no further one).
+	// maxInFlight (how many Machines may be in progress at the same time, until
+	// they are Complete; default 1), maxFailures (how many Machines may fail
+	// before no further one begins; default 1) and pause ("true" begins no
+	// further one).
 	// +optional
 	Parameters map[string]string `json:"parameters,omitempty"`
 
-	// TTLSecondsAfterFinished is how long, in seconds, a HostReplace is kept
-	// after it has finished, unless it failed before it called a provider: such
-	// an operation stays, so that a tool that creates it again cannot make it
-	// run later. Without this field the operation is kept forever.
+	// TTLSecondsAfterFinished is the time in seconds after which a finished
+	// HostReplace is deleted. One that failed before it called a provider is
+	// kept, so that a tool that creates it again cannot make it run later.
+	// Without this field, the operation is kept forever.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
-// MachineOperationStatus is how far the operation has come.
+// MachineOperationStatus is the progress of the operation.
 type MachineOperationStatus struct {
-	// Phase is how far the operation has come. Complete and Failed are final.
+	// Phase is the progress of the operation. Complete and Failed are final.
 	// +kubebuilder:validation:Enum=Pending;InProgress;Complete;Failed
 	// +optional
 	Phase OperationPhase `json:"phase,omitempty"`
 
-	// Message says in one sentence why the phase is what it is.
+	// Message explains the phase in one sentence.
 	// +optional
 	Message string `json:"message,omitempty"`
 
@@ -141,25 +141,25 @@ type MachineOperationStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// OperationTarget is the snapshot of one Machine in an operation. The rule
-// below keeps its pair while no webhook runs: first the format, then the image,
-// each named once by a list of one to stay within the cost that CEL may have.
-// A target that is removed from the list can only be caught by the webhook.
+// OperationTarget is the snapshot of one Machine in an operation. The CEL rule
+// protects its pair while no webhook runs: first the format, then the image. A
+// list of one element stands for a variable and keeps the rule within the cost
+// limit. Only the webhook detects a target that is removed from the list.
 //
 // +kubebuilder:validation:XValidation:rule=`(!has(oldSelf.input) || !has(oldSelf.input.provisioningFormat) || (has(self.input) && has(self.input.provisioningFormat) && self.input.provisioningFormat == oldSelf.input.provisioningFormat)) && [has(oldSelf.input) && has(oldSelf.input.hostImage) ? oldSelf.input.hostImage : ""].all(was, (was.trim() == "" && !(has(oldSelf.input) && has(oldSelf.input.provisioningFormat))) || [has(self.input) && has(self.input.hostImage) ? self.input.hostImage : ""].all(now, now == was || now == was.trim()))`,fieldPath=".input",reason=FieldValueForbidden,message="input.hostImage and input.provisioningFormat are immutable once set; a client that drops one of them is older than the field: upgrade it"
 type OperationTarget struct {
 	// MachineRef names the Machine.
 	MachineRef string `json:"machineRef"`
 
-	// Phase is how far this target has come.
+	// Phase is the progress of this target.
 	// +optional
 	Phase OperationPhase `json:"phase,omitempty"`
 
-	// Stage is the step that this target is at.
+	// Stage is the current step of this target, or the reason why it failed.
 	// +optional
 	Stage string `json:"stage,omitempty"`
 
-	// Message says in one sentence why this target is where it is.
+	// Message explains the phase and the stage in one sentence.
 	// +optional
 	Message string `json:"message,omitempty"`
 
@@ -176,11 +176,11 @@ type OperationTarget struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Attempts counts the calls to the provider that were begun.
+	// Attempts counts the calls to the provider, including unanswered ones.
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`
 
-	// LastAttemptAt is when the last call to the provider was begun.
+	// LastAttemptAt is when the last call to the provider started.
 	// +optional
 	LastAttemptAt *metav1.Time `json:"lastAttemptAt,omitempty"`
 
@@ -188,14 +188,14 @@ type OperationTarget struct {
 	// +optional
 	ProviderOperation *ProviderOperation `json:"providerOperation,omitempty"`
 
-	// Input is what the call is made with. Its image and format are frozen
-	// together before anything destructive happens.
+	// Input is the input of the call. Its image and format are frozen together
+	// before any destructive step.
 	// +optional
 	Input *OperationInput `json:"input,omitempty"`
 }
 
-// Accepted tells whether the provider has taken the call for this target: from
-// then on it is asked how far it has come, and is not called again.
+// Accepted reports whether the provider has accepted the call for this target.
+// The controller then polls its progress and does not call it again.
 func (t OperationTarget) Accepted() bool {
 	return t.ProviderOperation != nil && t.ProviderOperation.OperationID != ""
 }
@@ -203,31 +203,31 @@ func (t OperationTarget) Accepted() bool {
 // Begun reports whether a call for this target was made, or may have been.
 func (t OperationTarget) Begun() bool { return t.Attempts > 0 || t.ProviderOperation != nil }
 
-// ProviderOperation is a call as its provider knows it.
+// ProviderOperation is the provider's record of a call.
 type ProviderOperation struct {
-	// Provider that the call was made to.
+	// Provider is the provider that was called.
 	Provider string `json:"provider"`
 
 	// OperationID identifies the call at its provider.
 	OperationID string `json:"operationID"`
 
-	// ResumeToken is what the provider needs to go on with the call.
+	// ResumeToken is a token with which the provider can continue the call.
 	// +optional
 	ResumeToken string `json:"resumeToken,omitempty"`
 }
 
-// OperationInput is the frozen input of one target. A format without an image
-// is a whole pair: it keeps the image that the host has. An input without a
-// format was written before the format field existed.
+// OperationInput is the frozen input of one target. A format without an image is
+// a complete pair that keeps the current image. An input without a format was
+// written before the format field existed.
 type OperationInput struct {
-	// HostImage is the image to install; empty keeps the current one.
+	// HostImage is the image to install. An empty image keeps the current one.
 	// Immutable once set.
 	// +kubebuilder:validation:MaxLength=2048
 	// +optional
 	HostImage string `json:"hostImage,omitempty"`
 
-	// ProvisioningFormat is the format of the image. Immutable once set, and
-	// from then on so is hostImage, also where it is empty.
+	// ProvisioningFormat is the format of the image. Once it is set, it is
+	// immutable, and so is hostImage, even if that is empty.
 	// +optional
 	ProvisioningFormat ProvisioningFormat `json:"provisioningFormat,omitempty"`
 
@@ -239,16 +239,16 @@ type OperationInput struct {
 	// +optional
 	MachineUID types.UID `json:"machineUID,omitempty"`
 
-	// Provider pins who replaces the host.
+	// Provider pins the provider that replaces the host.
 	// +optional
 	Provider string `json:"provider,omitempty"`
 
-	// ProviderID pins the host at its provider.
+	// ProviderID pins the identifier of the host at its provider.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
 }
 
-// ProviderReference names one state of an object of a provider.
+// ProviderReference names one generation of an object of a provider.
 type ProviderReference struct {
 	// APIGroup is the group of the object's kind.
 	APIGroup string `json:"apiGroup"`
@@ -259,10 +259,10 @@ type ProviderReference struct {
 	// Name is the name of the object.
 	Name string `json:"name"`
 
-	// UID tells the object from others that had its name.
+	// UID distinguishes the object from others that had its name.
 	UID types.UID `json:"uid"`
 
-	// Generation is the state of the object that is meant.
+	// Generation is the generation of the object.
 	// +kubebuilder:validation:Minimum=1
 	Generation int64 `json:"generation"`
 }

@@ -82,7 +82,7 @@ func TestOverlays(t *testing.T) {
 	given := rendered("docs/operations.md", "## Certificates")
 	require.Equal(t, 9, strings.Count(given, "caBundle: LS0tLS1CRUdJTi"), "every webhook trusts it")
 	require.NotContains(t, given, "cert-manager")
-	require.NotContains(t, rendered("docs/reference.md", "## Which writes travel"), "matchConditions")
+	require.NotContains(t, rendered("docs/reference.md", "## Which requests reach the webhook"), "matchConditions")
 	versions := rendered("docs/reference.md", "## Versions")
 	require.Contains(t, versions, "- --controllers=*,machineconfiguration\n")
 	require.Contains(t, versions, "name: hostformat-controller-versions\n")
