@@ -129,9 +129,11 @@ func BenchmarkJudge(b *testing.B) {
 		b.Run(fmt.Sprintf("targets=%d/step=judge", targets), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				v, err := guards[r.Kind][r.SubResource].judge(admission.Request{AdmissionRequest: *r})
+				review, err := guards[r.Kind][r.SubResource].read(admission.Request{AdmissionRequest: *r})
 				require.NoError(b, err)
-				require.Empty(b, v.errs)
+				rules, err := review.judge()
+				require.NoError(b, err)
+				require.Empty(b, rules.introduced)
 			}
 		})
 	}

@@ -77,7 +77,7 @@ func TestTrimmingIsNotEnforcement(t *testing.T) {
 	require.Len(t, response.Patches, 1)
 }
 
-func answer(direction func(guard, admission.Request, Enforcement) admission.Response, enforcement Enforcement, r *admissionv1.AdmissionRequest) admission.Response {
+func answer(direction func(guard, admission.Request, Enforcement) verdict, enforcement Enforcement, r *admissionv1.AdmissionRequest) admission.Response {
 	return handler{direction, enforcement}.Handle(context.Background(), admission.Request{AdmissionRequest: *r})
 }
 

@@ -166,7 +166,7 @@ func TestCancelledRequestIsNotJudged(t *testing.T) {
 
 // A fault of ours is an answer, not a dropped connection.
 func TestPanicIsAnswered(t *testing.T) {
-	hook := webhook(handler{direction: func(guard, admission.Request, Enforcement) admission.Response { panic("deliberate") }})
+	hook := webhook(handler{direction: func(guard, admission.Request, Enforcement) verdict { panic("deliberate") }})
 	body, err := json.Marshal(admissionv1.AdmissionReview{Request: request(t, "machines", "", "{}")})
 	require.NoError(t, err)
 	httpRequest := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", bytes.NewReader(body))

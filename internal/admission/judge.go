@@ -9,31 +9,30 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// Write is a write of an object, as it would be reviewed.
+// Write is a create or an update of an object, as the webhook would review it.
 type Write struct {
 	Kind        string // of unbounded-cloud.io/v1alpha3
 	Subresource string // "status", or empty
 	Was         []byte // the stored object in JSON; nil on a create
-	Now         []byte // the object that is written, in JSON
+	Now         []byte // the new object in JSON
 }
 
 // Verdict is what the webhook says of a write, in both directions.
 type Verdict struct {
-	// Errors are the faults that the write is refused for; each has the name of
-	// its rule as origin.
+	// Errors deny the write. The origin of each is the name of its rule.
 	Errors field.ErrorList
-	// Trimmed are the paths of the images that are trimmed or, where nothing
-	// else is in them, removed.
+	// Trimmed are the paths of the images that are trimmed or, if they have only
+	// whitespace, removed.
 	Trimmed []string
-	// Warnings are shown to who writes, those of trimming not among them.
-	Warnings []string
+	// Warnings are shown to the client. Those about trimming are not among them.
+	Warnings []Warning
 }
 
-// Judge returns the verdict on a write, by the rules that the webhook serves
-// and without a server. The error says that the write cannot be judged at all.
+// Judge returns the verdict on a write by the rules that the webhook serves, without
+// a server. The error says that the write cannot be judged.
 func Judge(w Write) (Verdict, error) {
-	g, ours := guards[kind(w.Kind)][w.Subresource]
-	if !ours {
+	g, guarded := guards[kind(w.Kind)][w.Subresource]
+	if !guarded {
 		return Verdict{}, fmt.Errorf("kind %s has no rules", w.Kind)
 	}
 	req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
@@ -42,16 +41,16 @@ func Judge(w Write) (Verdict, error) {
 	if w.Was != nil {
 		req.Operation, req.OldObject.Raw = admissionv1.Update, w.Was
 	}
-	edits, err := g.edits(req)
+	r, err := g.read(req)
 	if err != nil {
 		return Verdict{}, err
 	}
-	v, err := g.judge(req) // rules trim by themselves
+	rules, err := r.judge() // rules compare trimmed values
 	if err != nil {
 		return Verdict{}, err
 	}
-	verdict := Verdict{Errors: v.errs, Warnings: v.warnings}
-	for _, edit := range edits {
+	verdict := Verdict{Errors: rules.introduced, Warnings: rules.warnings()}
+	for _, edit := range r.edits() {
 		verdict.Trimmed = append(verdict.Trimmed, edit.String())
 	}
 	return verdict, nil

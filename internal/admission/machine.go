@@ -21,34 +21,28 @@ type machine struct {
 
 // machineEdits trims spec.host.image.
 func machineEdits(was, now *machine) []edit {
-	return trimImage(was.Spec.V.Host.V.Image.V, now.Spec.V.Host.V.Image.V, "spec", "host", "image")
+	return trimImage(was.Spec.Value.Host.Value.Image.Value, now.Spec.Value.Host.Value.Image.Value, "spec", "host", "image")
 }
 
-// validateMachine judges spec.host by itself, and against the observation that
-// is stored: a status that the client typed will not be.
-func validateMachine(was, now *machine, specChanged func() bool) verdict {
+// validateMachine judges spec.host by itself, and against the stored observation:
+// the API server drops a status that the client sends along.
+func validateMachine(was, now *machine, r *ratchet) {
 	path := field.NewPath("spec")
-	faults := shape(was.Spec, now.Spec, "an object", path)
+	shape(was.Spec, now.Spec, "an object", path, r)
 	path = path.Child("host")
-	errs, found := validateHost(was.Spec.V.Host, now.Spec.V.Host, path)
-	faults = append(faults, errs...)
+	validateHost(was.Spec.Value.Host, now.Spec.Value.Host, path, r)
 
-	before, after := was.Spec.V.Host.V, now.Spec.V.Host.V
-	errs = declareFormat(was.Status.V.Observed.V, after, path)
-	if after.sameImage(before) && after.sameFormat(before) {
-		found = append(found, errs...)
-	} else {
-		faults = append(faults, errs...)
+	before, after, observed := was.Spec.Value.Host.Value, now.Spec.Value.Host.Value, was.Status.Value.Observed.Value
+	errs := declareFormat(observed, after, path)
+	changed := hostChanged(before, after)
+	r.rule("declareFormat", changed, errs)
+	if changed && len(errs) == 0 {
+		r.sources = sources(observed, after)
 	}
-	v := judge(faults, found, specChanged)
-	if len(errs) == 0 && (!after.sameImage(before) || !after.sameFormat(before)) {
-		v.annotations = sources(was.Status.V.Observed.V, after)
-	}
-	return v
 }
 
-// sources says in the audit log where the halves of a replacement's pair would
-// come from, as far as the Machine alone tells.
+// sources returns, for the audit log, where the halves of a replacement's pair would
+// come from, as far as that is known from the Machine alone.
 func sources(observed string, h host) map[string]string {
 	image, format := resolve.FromMachine, resolve.FromFallback
 	switch {
@@ -66,8 +60,8 @@ func sources(observed string, h host) map[string]string {
 	return nil
 }
 
-// declareFormat refuses an image without a format on a host that is known to
-// run Ignition: taken for cloud-init, the image would destroy it.
+// declareFormat refuses an image without a format on a host that is known to run
+// Ignition: booted with cloud-init, the image would destroy the node.
 func declareFormat(observed string, h host, path *field.Path) field.ErrorList {
 	if observed != string(v1alpha3.Ignition) || h.image() == "" || h.declaresFormat() {
 		return nil
@@ -75,5 +69,5 @@ func declareFormat(observed string, h host, path *field.Path) field.ErrorList {
 	return field.ErrorList{field.Required(path.Child("provisioningFormat"), fmt.Sprintf(
 		"must be declared because this host is known to run %s (status.observedProvisioningFormat) and %s selects %q; set it to %s or %s, whichever that image boots with",
 		v1alpha3.Ignition, path.Child("image"), resolve.Excerpt(h.image()), v1alpha3.CloudInit, v1alpha3.Ignition,
-	))}.WithOrigin("declareFormat")
+	))}
 }

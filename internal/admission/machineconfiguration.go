@@ -7,7 +7,7 @@ type configuration struct {
 	Spec templateSpec `json:"spec"`
 }
 
-// templateSpec is the part that the specs of both configuration kinds share.
+// templateSpec is the part of the spec that both configuration kinds have.
 type templateSpec = node[struct {
 	Template node[struct {
 		Host node[host] `json:"host"`
@@ -20,24 +20,21 @@ func configurationEdits(was, now *configuration) []edit {
 }
 
 // validateConfiguration judges spec.template.host by itself.
-func validateConfiguration(was, now *configuration, specChanged func() bool) verdict {
-	return validateTemplate(was.Spec, now.Spec, specChanged)
+func validateConfiguration(was, now *configuration, r *ratchet) {
+	validateTemplate(was.Spec, now.Spec, r)
 }
 
 func templateEdits(was, now templateSpec) []edit {
-	return trimImage(was.V.Template.V.Host.V.Image.V, now.V.Template.V.Host.V.Image.V, "spec", "template", "host", "image")
+	return trimImage(was.Value.Template.Value.Host.Value.Image.Value, now.Value.Template.Value.Host.Value.Image.Value, "spec", "template", "host", "image")
 }
 
-func validateTemplate(was, now templateSpec, specChanged func() bool) verdict {
+func validateTemplate(was, now templateSpec, r *ratchet) {
 	path := field.NewPath("spec")
-	faults := shape(was, now, "an object", path)
+	shape(was, now, "an object", path, r)
 	path = path.Child("template")
-	faults = append(faults, shape(was.V.Template, now.V.Template, "an object", path)...)
+	shape(was.Value.Template, now.Value.Template, "an object", path, r)
 	path = path.Child("host")
-	before, after := was.V.Template.V.Host, now.V.Template.V.Host
-	errs, found := validateHost(before, after, path)
-
-	v := judge(append(faults, errs...), found, specChanged)
-	v.warnings = append(v.warnings, inertFormat(before.V, after.V, path)...)
-	return v
+	before, after := was.Value.Template.Value.Host, now.Value.Template.Value.Host
+	validateHost(before, after, path, r)
+	inertFormat(before.Value, after.Value, path, r)
 }

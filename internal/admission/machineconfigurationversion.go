@@ -15,14 +15,12 @@ func versionEdits(was, now *version) []edit {
 	return templateEdits(was.Spec, now.Spec)
 }
 
-// validateVersion judges spec.template.host by itself, and keeps the whole
-// spec of a deployed version as it is, fields that we do not know included.
-func validateVersion(was, now *version, specChanged func() bool) verdict {
-	v := validateTemplate(was.Spec, now.Spec, specChanged)
-	if was.Status.V.Deployed.V && specChanged() {
-		v.errs = append(v.errs, field.ErrorList{field.Forbidden(field.NewPath("spec"),
-			"may not change because this version is deployed (status.deployed); create the next version of its configuration instead",
-		)}.WithOrigin("deployedVersion")...)
+// validateVersion judges spec.template.host by itself, and keeps the whole spec of a
+// deployed version, with the fields that we do not know.
+func validateVersion(was, now *version, r *ratchet) {
+	validateTemplate(was.Spec, now.Spec, r)
+	if was.Status.Value.Deployed.Value && r.specChanged() {
+		r.deny("deployedVersion", field.Forbidden(field.NewPath("spec"),
+			"may not change because this version is deployed (status.deployed); create the next version of its configuration instead"))
 	}
-	return v
 }

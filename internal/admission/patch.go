@@ -7,8 +7,8 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 )
 
-// edit sets one string leaf, or removes it where value is nil. The leaf and
-// its parents are there: edits only ever come from what a rule has read.
+// edit sets one string leaf, or removes it if value is nil. The leaf and its parents
+// exist: only values that were read are edited.
 type edit struct {
 	path  []string
 	value *string
@@ -36,8 +36,8 @@ func patch(edits []edit) []jsonpatch.Operation {
 	return operations
 }
 
-// trimWarnings tells the client of each edit, since a manifest that keeps the
-// whitespace will differ from the cluster for ever.
+// trimWarnings returns a warning for each edit: a manifest that keeps the whitespace
+// will always differ from the cluster.
 func trimWarnings(edits []edit) []string {
 	var warnings []string
 	for i, e := range edits {

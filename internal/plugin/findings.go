@@ -5,7 +5,6 @@ import (
 	stdjson "encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/util/json"
 
@@ -84,9 +83,8 @@ func judged(o object, subresource string, was []byte) []finding {
 	for _, path := range verdict.Trimmed {
 		add(findTrim, "trim", path, "has surrounding whitespace, which the webhook removes; correct the manifest")
 	}
-	for _, warning := range verdict.Warnings { // on such a write there is one kind only
-		path, message, _ := strings.Cut(warning, ": ")
-		add(findInert, "inertFormat", path, message)
+	for _, warning := range verdict.Warnings { // such a write has no pre-existing errors
+		add(findInert, warning.Rule, warning.Field, warning.Message)
 	}
 	return findings
 }
