@@ -49,7 +49,7 @@ func FormatFault(format string) Fault {
 	}, format)
 	for _, legal := range v1alpha3.ProvisioningFormats {
 		if letters == strings.ToLower(string(legal)) {
-			message += fmt.Sprintf("; did you mean %q?", legal)
+			return faultf(InvalidFormat, "%s; did you mean %q?", message, legal)
 		}
 	}
 	return Fault{InvalidFormat, message}
