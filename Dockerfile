@@ -1,4 +1,4 @@
-# One static program, and nothing else: no shell, no package, no root.
+# One static program, without a shell, packages or root.
 FROM scratch
 ARG VERSION
 ARG COMMIT

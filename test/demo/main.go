@@ -1,6 +1,6 @@
 // Command demo is a tour of hostformat on a local cluster: it shows each
-// command, what kubectl really prints, and why. It fails if any step does not
-// go as told. See make demo.
+// command, the real output of kubectl, and an explanation. It fails if the output of
+// a step is not as expected. See make demo.
 package main
 
 import (
@@ -37,9 +37,9 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	defer os.Remove(logFile.Name())
 	defer logFile.Close()
 
-	fmt.Fprintln(out, "Starting a local cluster with the webhook: some seconds.")
+	fmt.Fprintln(out, "Starting a local cluster with the webhook. This takes a few seconds.")
 	cluster, err := local.Start(ctx, local.Options{
-		// A call takes a moment, so that there is time to edit meanwhile.
+		// A call takes a moment, which leaves time for an edit.
 		Controllers: "*", Simulated: "delay=3s", Log: logFile,
 	})
 	if err != nil {
@@ -48,35 +48,35 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, cluster.Stop()) }()
 
-	went, failed := 0, 0
+	steps, failed := 0, 0
 	for _, chapter := range tour {
 		fmt.Fprintf(out, "\n\n%s\n%s\n", chapter.title, strings.Repeat("=", len(chapter.title)))
 		for _, s := range chapter.steps {
-			went++
+			steps++
 			if err := s.take(ctx, cluster, out); err != nil {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
 				failed++
-				fmt.Fprintf(out, "\n  NOT AS TOLD: %v\n", err)
+				fmt.Fprintf(out, "\n  UNEXPECTED: %v\n", err)
 			}
 		}
 	}
 	fmt.Fprintln(out)
 	if failed > 0 {
-		return fmt.Errorf("%d of %d steps did not go as told", failed, went)
+		return fmt.Errorf("%d of %d steps were not as expected", failed, steps)
 	}
-	fmt.Fprintf(out, "All %d steps went as told, in %s. Now try it yourself: make dev\n", went, time.Since(start).Round(time.Second))
+	fmt.Fprintf(out, "All %d steps were as expected, in %s. Now try it yourself: make dev\n", steps, time.Since(start).Round(time.Second))
 	return nil
 }
 
 // step is one command of the tour.
 type step struct {
 	why     string
-	agent   string // the installation config of the agent, which this step runs
-	args    string // of kubectl, as one would type them
+	agent   string // if set, run the agent with this installation config
+	args    string // of kubectl, as a user types them
 	stdin   string // a manifest, shown as typed
-	refused bool   // it has to fail
+	refused bool   // the command has to fail
 	says    []string
 	not     []string
 }
@@ -114,8 +114,8 @@ func (s step) report(ctx context.Context, cluster *local.Cluster, out io.Writer)
 	return s.judge(cmd, out)
 }
 
-// judge runs a command, shows what it prints, and reports what did not go as
-// told.
+// judge runs a command, shows its output, and returns an error if that is not as
+// expected.
 func (s step) judge(cmd *exec.Cmd, out io.Writer) error {
 	output, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(output))
