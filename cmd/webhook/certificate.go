@@ -12,11 +12,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-
-	"unbounded-cloud.io/hostformat/certs"
 )
 
 // certificate serves the pair of files in a folder. It waits for them to
@@ -32,7 +31,7 @@ type certificate struct {
 // Start watches the files until the context ends.
 func (c *certificate) Start(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
-		watcher, err := certwatcher.New(filepath.Join(c.dir, certs.CertFile), filepath.Join(c.dir, certs.KeyFile))
+		watcher, err := certwatcher.New(filepath.Join(c.dir, corev1.TLSCertKey), filepath.Join(c.dir, corev1.TLSPrivateKeyKey))
 		if err != nil {
 			if last := c.problem.Swap(&err); last == nil || (*last).Error() != err.Error() {
 				c.log.Info("waiting for a certificate", "problem", err.Error())
