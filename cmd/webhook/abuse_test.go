@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
@@ -18,8 +16,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
 	"unbounded-cloud.io/hostformat/certs"
 	"unbounded-cloud.io/hostformat/internal/admission"
@@ -126,60 +122,6 @@ func TestResets(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.NoError(t, raw.Close())
-	}
-	p.good(t)
-	p.settles(t)
-}
-
-// A client that opens and resets streams of HTTP/2 as fast as it can is cut
-// off, unless it is kept up with, and one that opens many has few of them served at once.
-func TestHTTP2Resets(t *testing.T) {
-	p := startProcess(t, nil, "--enable-http2")
-	p.warm(t)
-	var header bytes.Buffer
-	encoder := hpack.NewEncoder(&header)
-	for _, field := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":authority", "x"}, {":path", "/validate"}, {"content-type", "application/json"}} {
-		require.NoError(t, encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}))
-	}
-	for _, reset := range []bool{true, false} {
-		for range 10 {
-			conn, err := p.dial(p.port, func(c *tls.Config) { c.NextProtos = []string{"h2"} })
-			require.NoError(t, err)
-			_, err = io.WriteString(conn, http2.ClientPreface)
-			require.NoError(t, err)
-			framer := http2.NewFramer(conn, bufio.NewReader(conn))
-			require.NoError(t, framer.WriteSettings())
-			go func() {
-				for i := range uint32(2000) {
-					if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: header.Bytes(), EndHeaders: true}) != nil ||
-						(reset && framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil) {
-						return // it was cut off
-					}
-				}
-				_ = framer.WritePing(false, [8]byte{})
-			}()
-			require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
-			refused := false
-			for !refused {
-				frame, err := framer.ReadFrame()
-				if err != nil {
-					require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
-					refused = true
-					continue
-				}
-				switch frame := frame.(type) {
-				case *http2.SettingsFrame:
-					if most, ok := frame.Value(http2.SettingMaxConcurrentStreams); ok {
-						require.EqualValues(t, production.Streams, most)
-					}
-				case *http2.GoAwayFrame, *http2.RSTStreamFrame:
-					refused = true
-				case *http2.PingFrame:
-					refused = reset // or else it has kept up with all of them
-				}
-			}
-			require.NoError(t, conn.Close())
-		}
 	}
 	p.good(t)
 	p.settles(t)

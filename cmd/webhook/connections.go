@@ -129,12 +129,9 @@ func connContext(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, bare(conn))
 }
 
-// connectionOf returns the connection that is a call's own, or nil where it is
-// shared.
+// connectionOf returns the connection of a call, or nil if it came over none of
+// ours.
 func connectionOf(r *http.Request) *connection {
-	c, ok := r.Context().Value(connectionKey{}).(*connection)
-	if !ok || r.ProtoMajor > 1 {
-		return nil
-	}
+	c, _ := r.Context().Value(connectionKey{}).(*connection)
 	return c
 }

@@ -165,7 +165,7 @@ func (g *gate) read(r *http.Request) (review [][]byte, held int64, err error) {
 		// another one is taken when the one before has come, so that who declares
 		// much and sends little holds little.
 		piece := make([]byte, min(g.limits.Small, left))
-		if len(review) > 0 || r.ProtoMajor > 1 {
+		if len(review) > 0 {
 			if !g.received.TryAcquire(int64(len(piece))) {
 				return nil, held, errBusy
 			}

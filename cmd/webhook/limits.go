@@ -36,11 +36,6 @@ type limits struct {
 	// Others is how many there may be to the port of health, and to that of
 	// metrics.
 	Others int
-	// Streams is how many calls an HTTP/2 connection may have at once.
-	Streams int
-	// StreamBytes is what an HTTP/2 connection may send ahead: the least that
-	// there is.
-	StreamBytes int
 
 	// Body is the size of a review: an object of 3 MiB before and after a
 	// write, and some more. It is what controller-runtime allows.
@@ -69,8 +64,6 @@ var production = limits{
 
 	Connections: 500,
 	Others:      25,
-	Streams:     8,
-	StreamBytes: 64 << 10,
 
 	Body:      7<<20 - 1,
 	Small:     64 << 10,

@@ -217,14 +217,34 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func TestHTTP2WhenAskedFor(t *testing.T) {
-	s := start(t, "--enable-http2")
+// HTTP/2 is not served: not when a client offers it, not when a client offers
+// nothing else, and not when a client speaks it without negotiation. The limits
+// count connections, so each connection may carry only one call at a time.
+func TestHTTP2IsNotServed(t *testing.T) {
+	s := start(t)
 	s.issue(t)
 	s.waitReady(t)
-	conn, err := s.dial(s.port, func(c *tls.Config) { c.NextProtos = []string{"h2", "http/1.1"} })
-	require.NoError(t, err)
-	defer conn.Close()
-	require.Equal(t, "h2", conn.ConnectionState().NegotiatedProtocol)
+	for name, port := range map[string]int{"webhook": s.port, "metrics": s.metrics} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := s.dial(port, func(c *tls.Config) { c.NextProtos = []string{"h2", "http/1.1"} })
+			require.NoError(t, err)
+			require.Equal(t, "http/1.1", conn.ConnectionState().NegotiatedProtocol)
+			require.NoError(t, conn.Close())
+
+			_, err = s.dial(port, func(c *tls.Config) { c.NextProtos = []string{"h2"} })
+			require.ErrorContains(t, err, "no application protocol")
+
+			conn, err = s.dial(port, nil)
+			require.NoError(t, err)
+			defer conn.Close()
+			_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+			require.NoError(t, err)
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
+			answer, err := io.ReadAll(conn)
+			require.NoError(t, err)
+			require.Contains(t, string(answer), "400 Bad Request")
+		})
+	}
 }
 
 func TestMetrics(t *testing.T) {

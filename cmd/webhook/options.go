@@ -23,7 +23,6 @@ type options struct {
 	host, certDir, clientCA       string
 	port                          int
 	healthAddress, metricsAddress string
-	http2                         bool
 	shutdownDelay                 time.Duration
 	logFormat, logLevel           string
 
@@ -96,7 +95,6 @@ func (o *options) flags() *pflag.FlagSet {
 	flags.IntVar(&o.port, "port", 9443, "`port` to serve the webhook on")
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` for /healthz, /readyz and /startz, without TLS")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "`address` for /metrics, with TLS; 0 for none")
-	flags.BoolVar(&o.http2, "enable-http2", false, "offer HTTP/2, which no API server speaks to a webhook behind a Service; off because a client can exhaust an HTTP/2 server by resetting streams, and is never idle for it")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how controllers reach the API server; empty inside a cluster")
 	flags.BoolVar(&o.leaderElect, "leader-elect", false, "run controllers in one process of several; never together with the webhook")
 	flags.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease; empty for that of the pod")
@@ -161,7 +159,7 @@ func (o *options) logger(w io.Writer) logr.Logger {
 // tls is how a server speaks TLS: nothing below TLS 1.2, nothing without forward
 // secrecy and authenticated encryption.
 func (o *options) tls(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
-	c := &tls.Config{
+	return &tls.Config{
 		GetCertificate: certificate,
 		MinVersion:     tls.VersionTLS12,
 		CipherSuites: []uint16{ // of TLS 1.2; those of 1.3 are all of this kind
@@ -174,10 +172,6 @@ func (o *options) tls(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, 
 		},
 		NextProtos: []string{"http/1.1"},
 	}
-	if o.http2 {
-		c.NextProtos = []string{"h2", "http/1.1"}
-	}
-	return c
 }
 
 // release and commit are set by make build: the version of the checkout, and

@@ -82,6 +82,8 @@ func (l limits) newServer(name string, listener net.Listener, connections int, c
 		listener = tls.NewListener(listener, config)
 	}
 	grace := time.Minute
+	http1 := &http.Protocols{}
+	http1.SetHTTP1(true)
 	return &manager.Server{
 		Name:            name,
 		Listener:        listener,
@@ -96,12 +98,8 @@ func (l limits) newServer(name string, listener net.Listener, connections int, c
 			ConnState:         connState,
 			ConnContext:       connContext,
 			// Whoever does not get through a handshake would fill the log.
-			ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(log.WithName(name)), slog.LevelDebug),
-			HTTP2: &http.HTTP2Config{
-				MaxConcurrentStreams:          l.Streams,
-				MaxReceiveBufferPerConnection: l.StreamBytes,
-				MaxReceiveBufferPerStream:     l.StreamBytes,
-			},
+			ErrorLog:  slog.NewLogLogger(logr.ToSlogHandler(log.WithName(name)), slog.LevelDebug),
+			Protocols: http1,
 		},
 	}
 }
