@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -15,20 +15,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// certificate serves the pair of files in a folder. It waits for them to
-// appear, since a Secret may come later than the pod that mounts it, and reads
-// them again when they change.
+// certificate is the serving certificate in a directory. It waits for the files,
+// because a Secret can be created after the pod that mounts it, and reloads them
+// when they change.
 type certificate struct {
 	dir     string
 	log     logr.Logger
 	watcher atomic.Pointer[certwatcher.CertWatcher]
-	problem atomic.Pointer[error]
+	problem atomic.Pointer[error] // why there is no watcher yet
 }
 
-// Start watches the files until the context ends.
+func newCertificate(config Config) *certificate {
+	return &certificate{dir: config.Webhook.CertDir, log: config.Logger.WithName("certificate")}
+}
+
+// Start watches the files until ctx is done.
 func (c *certificate) Start(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
 		watcher, err := certwatcher.New(filepath.Join(c.dir, corev1.TLSCertKey), filepath.Join(c.dir, corev1.TLSPrivateKeyKey))
@@ -42,13 +45,13 @@ func (c *certificate) Start(ctx context.Context) error {
 		return true, nil
 	})
 	if err != nil {
-		return nil //nolint:nilerr // it was asked to stop while waiting
+		return nil //nolint:nilerr // ctx was done before there was a certificate
 	}
-	c.log.Info("loaded", "folder", c.dir)
+	c.log.Info("loaded the certificate", "directory", c.dir)
 	return c.watcher.Load().Start(ctx)
 }
 
-// NeedLeaderElection tells the manager that every replica needs a certificate.
+// NeedLeaderElection is false because every replica needs a certificate.
 func (c *certificate) NeedLeaderElection() bool { return false }
 
 func (c *certificate) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -59,31 +62,21 @@ func (c *certificate) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return watcher.GetCertificate(hello)
 }
 
-// expiry is the time, in seconds since 1970, at which the pair that is served
-// expires; 0 while there is none.
-func (c *certificate) expiry() float64 {
-	watcher := c.watcher.Load()
-	if watcher == nil {
-		return 0
-	}
-	pair, err := watcher.GetCertificate(nil)
-	if err != nil || pair.Leaf == nil {
-		return 0
-	}
-	return float64(pair.Leaf.NotAfter.Unix())
-}
-
-// register exports expiry.
-func (c *certificate) register(registry metrics.RegistererGatherer) error {
-	gauge := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+// expiryGauge exports when the certificate expires.
+func (c *certificate) expiryGauge() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "hostformat_certificate_expiration_timestamp_seconds",
-		Help: "When the serving certificate expires, in seconds since 1970; 0 while there is none.",
-	}, c.expiry)
-	registry.Unregister(gauge) // of a server before, in tests
-	return registry.Register(gauge)
+		Help: "Time at which the serving certificate expires, in seconds since 1970; 0 if there is no certificate yet.",
+	}, func() float64 {
+		pair, err := c.get(nil)
+		if err != nil || pair.Leaf == nil {
+			return 0
+		}
+		return float64(pair.Leaf.NotAfter.Unix())
+	})
 }
 
-// ready is a check that fails while there is no certificate, and says why.
+// ready fails while there is no certificate, and says why.
 func (c *certificate) ready(*http.Request) error {
 	if c.watcher.Load() != nil {
 		return nil
