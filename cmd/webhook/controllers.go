@@ -52,7 +52,7 @@ func (o *options) controllersConfig() (*server.Controllers, error) {
 		api, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("controllers cannot connect to an API server: %w; outside a cluster, set --kubeconfig", err)
+		return nil, fmt.Errorf("cannot configure access to the API server for controllers: %w; outside a cluster, set --kubeconfig", err)
 	}
 	api.QPS = -1 // no limit here: the API server limits its clients itself
 	config := controllers.Config{

@@ -109,7 +109,7 @@ func TestControllersConfig(t *testing.T) {
 
 func TestControllersConfigIsWrong(t *testing.T) {
 	for name, test := range map[string]struct{ arg, stderr string }{
-		"no kubeconfig": {"--kubeconfig=/no/such/file", "webhook: controllers cannot connect to an API server: "},
+		"no kubeconfig": {"--kubeconfig=/no/such/file", "webhook: cannot configure access to the API server for controllers: "},
 		"no user data":  {"--user-data-template=/no/such/file", "webhook: --user-data-template: open /no/such/file: no such file or directory\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
