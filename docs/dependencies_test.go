@@ -114,6 +114,19 @@ func TestShippedLicences(t *testing.T) {
 	}
 }
 
+// Programs that ship do not link what only makes manifests or tests: cert-manager's
+// types, and everything in folder test.
+func TestProgramsLinkNoTools(t *testing.T) {
+	for _, program := range programs {
+		t.Run(program, func(t *testing.T) {
+			for path := range strings.Lines(string(goCommand(t, "", "list", "-deps", "./cmd/"+program))) {
+				require.NotContains(t, path, "cert-manager")
+				require.NotContains(t, path, "unbounded-cloud.io/hostformat/test/")
+			}
+		})
+	}
+}
+
 // table reads the rows whose first cell is code: from that to the other cells.
 func table(section string) map[string][]string {
 	rows := map[string][]string{}

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"crypto/tls"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
-	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,20 +14,21 @@ import (
 
 	"unbounded-cloud.io/hostformat/internal/admission"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+	"unbounded-cloud.io/hostformat/internal/server"
 )
 
-// options are what the command line can say.
+// options are the values of the flags.
 type options struct {
+	webhook                       bool
+	enforcement                   string
 	host, certDir, clientCA       string
 	port                          int
 	healthAddress, metricsAddress string
-	http2                         bool
 	shutdownDelay                 time.Duration
 	logFormat, logLevel           string
 
-	webhook                 bool
-	enforcement             string
 	controllers             []string
+	enabled                 []string // the controllers that these words enable
 	kubeconfig              string
 	leaderElect             bool
 	leaderElectionNamespace string
@@ -42,20 +41,20 @@ type options struct {
 	showVersion bool
 }
 
-const usage = `Serves the admission rules of hostformat: it trims host images, refuses formats
-that are not CloudInit or Ignition, refuses an undeclared image on a host that
-is known to run Ignition, and keeps the frozen pair of an operation as it is.
+const usage = `Serves the admission webhook of hostformat. The webhook trims host images, denies
+formats other than CloudInit and Ignition, denies an image without a format on a
+host that is known to run Ignition, and protects the frozen pair of an operation.
 
-The webhook calls no API and needs no permission. The API server reaches it over
-TLS with tls.crt and tls.key of --cert-dir; both are read again when they
-change, and waited for while they are missing.
+The webhook calls no API and needs no permission. It serves the API server over
+TLS, with tls.crt and tls.key in --cert-dir. It waits for these files, and reloads
+them when they change.
 
-Controllers run only when --controllers names them; run them in a process of
-their own, with --webhook=false:
+Controllers run only if --controllers enables them. Run them in a separate process,
+with --webhook=false:
 
-  hostreplace           carries out HostReplace operations of Machines whose
-                        provider is registered here (Simulated)
-  machineconfiguration  cuts MachineConfigurationVersions; off by default
+  hostreplace           processes HostReplace operations of Machines whose
+                        provider is registered in this program (Simulated)
+  machineconfiguration  creates MachineConfigurationVersions; off by default
 
 Usage:
   webhook [flags]
@@ -63,8 +62,8 @@ Usage:
 Flags:
 `
 
-// parse reads the command line. It returns pflag.ErrHelp, and neither options
-// nor an error, once it has printed what was asked for.
+// parse reads the command line. It returns pflag.ErrHelp after it printed the
+// help.
 func parse(args []string, stdout io.Writer) (*options, error) {
 	o := &options{}
 	flags := o.flags()
@@ -73,39 +72,34 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
-	if o.showVersion {
-		fmt.Fprintln(stdout, version())
-		return nil, nil
-	}
 	if flags.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	return o, o.validate()
 }
 
-// flags are all that the command line takes, in the order of the help.
+// flags returns all flags, in the order of the help.
 func (o *options) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
 	flags.SortFlags = false
-	flags.BoolVar(&o.webhook, "webhook", true, "serve the admission rules")
-	flags.StringVar(&o.enforcement, "enforcement", string(admission.Deny), "what becomes of a write that breaks a rule: deny, warn, or warn-except-frozen, which warns but keeps frozen pairs and what has begun as they are")
-	flags.StringSliceVar(&o.controllers, "controllers", nil, "controllers to run: * for all that are on by default, foo for the controller foo, -foo for all but it; empty for none")
-	flags.StringVar(&o.certDir, "cert-dir", "/etc/hostformat/tls", "`folder` with tls.crt and tls.key")
-	flags.StringVar(&o.clientCA, "client-ca", "", "`file` with the CA that a client must show a certificate of to reach the webhook; empty to let all reach it; read once, at the start")
-	flags.StringVar(&o.host, "host", "", "`address` to serve the webhook on; empty for all")
-	flags.IntVar(&o.port, "port", 9443, "`port` to serve the webhook on")
-	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` for /healthz, /readyz and /startz, without TLS")
-	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "`address` for /metrics, with TLS; 0 for none")
-	flags.BoolVar(&o.http2, "enable-http2", false, "offer HTTP/2, which no API server speaks to a webhook behind a Service; off because a client can exhaust an HTTP/2 server by resetting streams, and is never idle for it")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how controllers reach the API server; empty inside a cluster")
-	flags.BoolVar(&o.leaderElect, "leader-elect", false, "run controllers in one process of several; never together with the webhook")
-	flags.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease; empty for that of the pod")
-	flags.IntVar(&o.concurrency, "concurrent-operations", 4, "how many operations are worked on at once")
-	flags.StringVar(&o.claimNamespace, "claim-namespace", resolve.DefaultClaimNamespace, "`namespace` of the Leases that say which operation may replace which host; the same for all processes that replace these hosts")
-	flags.DurationVar(&o.callTimeout, "provider-call-timeout", 2*time.Minute, "how long one call of a provider may take, with the reads right before it")
-	flags.StringVar(&o.userDataTemplate, "user-data-template", "", "`file` with the cloud-config that a replaced host boots with; empty for the built-in one")
-	flags.StringVar(&o.simulated, "simulated-provider", "", "how provider Simulated misbehaves: a list of delay=D, duration=D, fail=N, lose-answer, forget-keys, broken=IMAGE, dir=FOLDER")
-	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 10*time.Second, "how long to go on serving, unready, after a signal to stop, so that clients find another replica first: half of it for the nodes to hear of it, half to close connections")
+	flags.BoolVar(&o.webhook, "webhook", true, "serve the admission webhook")
+	flags.StringVar(&o.enforcement, "enforcement", string(admission.Deny), "what happens to a request that breaks a rule: deny, warn, or warn-except-frozen, which warns but still denies changes to frozen pairs and started operations")
+	flags.StringSliceVar(&o.controllers, "controllers", nil, "controllers to run: * enables all that are on by default, foo enables the controller foo, -foo disables it; empty runs none")
+	flags.StringVar(&o.certDir, "cert-dir", "/etc/hostformat/tls", "`directory` that contains tls.crt and tls.key")
+	flags.StringVar(&o.clientCA, "client-ca", "", "`file` with a CA certificate: clients of the webhook must present a certificate signed by this CA; empty accepts all clients; read once, at startup")
+	flags.StringVar(&o.host, "host", "", "`address` on which the webhook is served; empty for all addresses")
+	flags.IntVar(&o.port, "port", 9443, "`port` on which the webhook is served")
+	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` on which /healthz, /readyz and /startz are served, without TLS")
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "`address` on which /metrics is served, with TLS; 0 disables it")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` with which controllers connect to the API server; empty uses the in-cluster configuration")
+	flags.BoolVar(&o.leaderElect, "leader-elect", false, "elect a leader, so that only one of several processes runs controllers; cannot be combined with the webhook")
+	flags.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease for leader election; empty uses the namespace of the pod")
+	flags.IntVar(&o.concurrency, "concurrent-operations", 4, "maximum number of operations that are processed at the same time")
+	flags.StringVar(&o.claimNamespace, "claim-namespace", resolve.DefaultClaimNamespace, "`namespace` of the Leases that record which operation may replace which host; must be the same for all processes that replace these hosts")
+	flags.DurationVar(&o.callTimeout, "provider-call-timeout", 2*time.Minute, "maximum time for one call to a provider, including the reads right before it")
+	flags.StringVar(&o.userDataTemplate, "user-data-template", "", "`file` with the cloud-config that replaced hosts boot with; empty uses the built-in one")
+	flags.StringVar(&o.simulated, "simulated-provider", "", "how the provider Simulated misbehaves: a comma-separated list of delay=D, duration=D, fail=N, lose-answer, forget-keys, broken=IMAGE, dir=DIRECTORY")
+	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 10*time.Second, "how long to keep serving after a termination signal, while not ready, so that clients switch to another replica; in the second half, each response closes its connection")
 	flags.StringVar(&o.logFormat, "log-format", "json", "json or text")
 	flags.StringVar(&o.logLevel, "log-level", "info", "info or debug")
 	flags.BoolVar(&o.showVersion, "version", false, "print the version and exit")
@@ -119,9 +113,6 @@ func (o *options) validate() error {
 	if o.shutdownDelay < 0 {
 		return fmt.Errorf("--shutdown-delay may not be negative, got %s", o.shutdownDelay)
 	}
-	if err := o.validateControllers(); err != nil {
-		return err
-	}
 	addresses := map[string]string{"--health-probe-bind-address": o.healthAddress}
 	if o.metricsAddress != "0" {
 		addresses["--metrics-bind-address"] = o.metricsAddress
@@ -132,71 +123,37 @@ func (o *options) validate() error {
 		}
 	}
 	for name, choice := range map[string]struct {
-		value string
-		legal []string
+		value   string
+		allowed []string
 	}{
 		"--log-format":  {o.logFormat, []string{"json", "text"}},
 		"--log-level":   {o.logLevel, []string{"info", "debug"}},
 		"--enforcement": {o.enforcement, admission.Enforcements},
 	} {
-		if !slices.Contains(choice.legal, choice.value) {
-			return fmt.Errorf("%s must be %s, got %q", name, strings.Join(choice.legal, " or "), choice.value)
+		if !slices.Contains(choice.allowed, choice.value) {
+			return fmt.Errorf("%s must be %s, got %q", name, strings.Join(choice.allowed, " or "), choice.value)
 		}
 	}
-	return nil
+	return o.validateControllers()
 }
 
-// logger writes to standard error, one line a record.
-func (o *options) logger(w io.Writer) logr.Logger {
-	handler := &slog.HandlerOptions{}
-	if o.logLevel == "debug" {
-		handler.Level = slog.Level(-5) // the level at which controller-runtime logs every call
+// config returns the configuration of the server.
+func (o *options) config(log logr.Logger) (server.Config, error) {
+	config := server.Config{
+		Logger:         log,
+		HealthAddress:  o.healthAddress,
+		MetricsAddress: o.metricsAddress,
+		ShutdownDelay:  o.shutdownDelay,
 	}
-	if o.logFormat == "text" {
-		return logr.FromSlogHandler(slog.NewTextHandler(w, handler))
-	}
-	return logr.FromSlogHandler(slog.NewJSONHandler(w, handler))
-}
-
-// tls is how a server speaks TLS: nothing below TLS 1.2, nothing without forward
-// secrecy and authenticated encryption.
-func (o *options) tls(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
-	c := &tls.Config{
-		GetCertificate: certificate,
-		MinVersion:     tls.VersionTLS12,
-		CipherSuites: []uint16{ // of TLS 1.2; those of 1.3 are all of this kind
-			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-			tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-			tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-			tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-			tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-		},
-		NextProtos: []string{"http/1.1"},
-	}
-	if o.http2 {
-		c.NextProtos = []string{"h2", "http/1.1"}
-	}
-	return c
-}
-
-// release and commit are set by make build: the version of the checkout, and
-// its commit.
-var release, commit string
-
-// version is what make build recorded, or else what the Go toolchain did.
-func version() string {
-	if release != "" {
-		return release + " (commit " + commit + ")"
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" {
-			return info.Main.Version + " (commit " + setting.Value + ")"
+	if o.webhook {
+		config.Webhook = &server.Webhook{
+			Address:     net.JoinHostPort(o.host, strconv.Itoa(o.port)),
+			CertDir:     o.certDir,
+			ClientCA:    o.clientCA,
+			Enforcement: admission.Enforcement(o.enforcement),
 		}
 	}
-	return info.Main.Version
+	var err error
+	config.Controllers, err = o.controllersConfig()
+	return config, err
 }

@@ -1,4 +1,5 @@
-// Package agent reports from a host which format it was installed with.
+// Package agent runs on a host and reports the format that the host was installed
+// with.
 package agent
 
 import (
@@ -12,26 +13,26 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// Config is what an installation says of the host that it made.
+// Config is the installation config of a host.
 type Config struct {
 	// MachineName is the name of the host's Machine.
 	MachineName string
-	// Format is the format that the host was installed with, empty where the
-	// installation does not say. Then nothing is reported: a format is never
+	// Format is the format that the host was installed with. If it is empty, the
+	// config does not declare one, and nothing is reported: a format is never
 	// inferred from the running system.
 	Format v1alpha3.ProvisioningFormat
 }
 
-// formats are the values of ProvisioningFormat in an installation config,
-// which has its own spelling, and what they are in the API.
+// formats maps the values of ProvisioningFormat in an installation config, which are
+// spelled differently, to those of the API.
 var formats = map[string]v1alpha3.ProvisioningFormat{
 	"cloud-init": v1alpha3.CloudInit,
 	"ignition":   v1alpha3.Ignition,
 }
 
-// ReadConfig reads an installation config, JSON or YAML with keys in
-// CamelCase. Keys of other software are none of its business; a value of its
-// own that is wrong is an error that says what is allowed.
+// ReadConfig reads an installation config, which is JSON or YAML with keys in
+// CamelCase. It ignores keys of other software. For a wrong value of its own keys,
+// it returns an error that says what is allowed.
 func ReadConfig(path string) (Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -17,25 +17,25 @@ import (
 	"unbounded-cloud.io/hostformat/internal/strict"
 )
 
-// ErrRefused is an answer of the API server that another try cannot change.
+// ErrRefused means that the API server refuses, and trying again is useless.
 var ErrRefused = errors.New("the API server refuses")
 
-// Reporter reports to one API server. It never touches a spec, and of a status
-// just the one field.
+// Reporter reports to one API server. It never changes a spec, and changes only one
+// field of a status.
 type Reporter struct {
 	Client dynamic.Interface
-	// DryRun has it say what it would do, and write nothing.
+	// DryRun only says what would be done.
 	DryRun bool
-	// Say is told what was done, or what is tried again.
+	// Say is called with what was done, and with errors before each retry.
 	Say func(format string, args ...any)
 }
 
-// backoff is between tries.
+// backoff is the delay between tries.
 var backoff = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 10, Cap: 30 * time.Second}
 
-// Report makes sure that the Machine exists, created without a spec if it is
-// missing, and that its status has the format that the config declares. It
-// tries again until the context ends, unless the error is ErrRefused.
+// Report writes the format that the config declares to the status of the Machine,
+// which it creates without a spec if it does not exist. It tries again until ctx is
+// done, unless the error is ErrRefused.
 func (r *Reporter) Report(ctx context.Context, config Config) error {
 	var last error
 	err := backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
@@ -53,7 +53,7 @@ func (r *Reporter) Report(ctx context.Context, config Config) error {
 		return false, nil
 	})
 	if err != nil && last != nil && !errors.Is(err, ErrRefused) {
-		return fmt.Errorf("gave up: %w; the last try: %w", err, last)
+		return fmt.Errorf("gave up: %w; the last error: %w", err, last)
 	}
 	return err
 }
@@ -80,7 +80,7 @@ func (r *Reporter) try(ctx context.Context, config Config) error {
 		return classify(err)
 	}
 	if config.Format == "" {
-		r.Say("the installation does not say its format: nothing is reported")
+		r.Say("the installation config declares no format: nothing is reported")
 		return nil
 	}
 	observed, _, _ := unstructured.NestedString(machine.Object, "status", "observedProvisioningFormat")
@@ -105,8 +105,8 @@ func (r *Reporter) try(ctx context.Context, config Config) error {
 	return nil
 }
 
-// classify tells answers that stay the same from those that may pass: a
-// conflict, a Machine that has just come or gone, an outage.
+// classify returns ErrRefused for errors that stay the same. Others can pass: a
+// conflict, a Machine that was just created or deleted, an outage.
 func classify(err error) error {
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) {
 		return fmt.Errorf("%w: %w", ErrRefused, err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -126,7 +127,7 @@ func (i installation) serial(t asserting) string {
 	t.Helper()
 	secret, err := i.CoreV1().Secrets(certs.Namespace).Get(context.Background(), certs.Secret, metav1.GetOptions{})
 	require.NoError(t, err)
-	block, _ := pem.Decode(secret.Data[certs.CertFile])
+	block, _ := pem.Decode(secret.Data[corev1.TLSCertKey])
 	require.NotNil(t, block)
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	require.NoError(t, err)

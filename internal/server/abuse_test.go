@@ -1,8 +1,6 @@
-package main
+package server
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
@@ -18,23 +16,21 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
 	"unbounded-cloud.io/hostformat/certs"
 	"unbounded-cloud.io/hostformat/internal/admission"
 	"unbounded-cloud.io/hostformat/test/local"
 )
 
-// A connection that does not speak as it should is told so or closed, and
-// leaves nothing behind.
+// A client that does not speak TLS and HTTP gets an error, or its connection is
+// closed. Nothing is left of it.
 func TestBadClients(t *testing.T) {
 	garbage := make([]byte, 32<<10)
 	_, err := rand.Read(garbage)
 	require.NoError(t, err)
 	for name, test := range map[string]struct {
-		text string // sent as it is
-		want string // the beginning of the answer
+		text string // sent unchanged
+		want string // how the response begins
 	}{
 		"plain HTTP":       {"POST /validate HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server."},
 		"garbage":          {string(garbage), ""},
@@ -47,7 +43,7 @@ func TestBadClients(t *testing.T) {
 			for range 300 {
 				conn, err := net.Dial("tcp", p.address(p.port))
 				require.NoError(t, err)
-				_, _ = io.WriteString(conn, test.text) // it may be closed meanwhile
+				_, _ = io.WriteString(conn, test.text) // the server may have closed it
 				require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
 				answer, err := io.ReadAll(conn)
 				require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
@@ -95,7 +91,7 @@ func TestBadCalls(t *testing.T) {
 	}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+p.address(p.port)+admission.ValidatePath, strings.NewReader(review))
 	require.NoError(t, err)
-	request.Header.Set("X-Long", strings.Repeat("x", production.HeaderBytes+10<<10))
+	request.Header.Set("X-Long", strings.Repeat("x", defaults.HeaderBytes+10<<10))
 	response, err := client.Do(request)
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
@@ -105,14 +101,14 @@ func TestBadCalls(t *testing.T) {
 	p.settles(t)
 }
 
-// Connections are reset at every stage of a call.
+// Clients reset connections at every stage of a request.
 func TestResets(t *testing.T) {
 	p := startProcess(t, nil)
 	p.warm(t)
 	for i := range 2000 {
 		raw, err := net.Dial("tcp", p.address(p.port))
 		require.NoError(t, err)
-		require.NoError(t, raw.(*net.TCPConn).SetLinger(0)) // closing it sends RST
+		require.NoError(t, raw.(*net.TCPConn).SetLinger(0)) // Close sends RST
 		switch i % 4 {
 		case 1:
 			_, _ = raw.Write([]byte{0x16, 0x03, 0x01})
@@ -131,67 +127,13 @@ func TestResets(t *testing.T) {
 	p.settles(t)
 }
 
-// A client that opens and resets streams of HTTP/2 as fast as it can is cut
-// off, unless it is kept up with, and one that opens many has few of them served at once.
-func TestHTTP2Resets(t *testing.T) {
-	p := startProcess(t, nil, "--enable-http2")
-	p.warm(t)
-	var header bytes.Buffer
-	encoder := hpack.NewEncoder(&header)
-	for _, field := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":authority", "x"}, {":path", "/validate"}, {"content-type", "application/json"}} {
-		require.NoError(t, encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}))
-	}
-	for _, reset := range []bool{true, false} {
-		for range 10 {
-			conn, err := p.dial(p.port, func(c *tls.Config) { c.NextProtos = []string{"h2"} })
-			require.NoError(t, err)
-			_, err = io.WriteString(conn, http2.ClientPreface)
-			require.NoError(t, err)
-			framer := http2.NewFramer(conn, bufio.NewReader(conn))
-			require.NoError(t, framer.WriteSettings())
-			go func() {
-				for i := range uint32(2000) {
-					if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: header.Bytes(), EndHeaders: true}) != nil ||
-						(reset && framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil) {
-						return // it was cut off
-					}
-				}
-				_ = framer.WritePing(false, [8]byte{})
-			}()
-			require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
-			refused := false
-			for !refused {
-				frame, err := framer.ReadFrame()
-				if err != nil {
-					require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
-					refused = true
-					continue
-				}
-				switch frame := frame.(type) {
-				case *http2.SettingsFrame:
-					if most, ok := frame.Value(http2.SettingMaxConcurrentStreams); ok {
-						require.EqualValues(t, production.Streams, most)
-					}
-				case *http2.GoAwayFrame, *http2.RSTStreamFrame:
-					refused = true
-				case *http2.PingFrame:
-					refused = reset // or else it has kept up with all of them
-				}
-			}
-			require.NoError(t, conn.Close())
-		}
-	}
-	p.good(t)
-	p.settles(t)
-}
-
-// Who has no certificate of the right CA gets no further than the handshake.
+// A client without a certificate of the right CA fails in the handshake.
 func TestClientsWithoutCertificate(t *testing.T) {
 	clients, err := certs.NewCA()
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "client-ca.crt")
 	require.NoError(t, os.WriteFile(file, clients.PEM, 0o600))
-	p := startProcess(t, nil, "--client-ca", file)
+	p := startProcess(t, func(c *Config) { c.Webhook.ClientCA = file })
 	p.clients = clients
 	p.warm(t)
 	wrong := clientPair(t, p.ca)
@@ -208,11 +150,11 @@ func TestClientsWithoutCertificate(t *testing.T) {
 	p.settles(t)
 }
 
-// Go refuses to renegotiate.
+// The server refuses to renegotiate.
 func TestRenegotiation(t *testing.T) {
 	openssl, err := exec.LookPath("openssl")
 	if err != nil {
-		t.Skip("needs openssl on PATH: the TLS of Go cannot ask for it")
+		t.Skip("needs openssl on PATH: a Go client cannot renegotiate")
 	}
 	p := startProcess(t, nil)
 	p.warm(t)
@@ -220,14 +162,14 @@ func TestRenegotiation(t *testing.T) {
 		command := exec.CommandContext(t.Context(), openssl, "s_client", "-tls1_2", "-connect", p.address(p.port))
 		input, err := command.StdinPipe()
 		require.NoError(t, err)
-		var said local.Log
-		command.Stdout, command.Stderr = &said, &said
+		var output local.Log
+		command.Stdout, command.Stderr = &output, &output
 		require.NoError(t, command.Start())
-		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Contains(c, said.String(), "Verify return code") }, patience, interval)
+		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Contains(c, output.String(), "Verify return code") }, patience, interval)
 		_, err = fmt.Fprintln(input, "R")
 		require.NoError(t, err)
 		_ = command.Wait() // it fails
-		require.Contains(t, said.String(), "alert unexpected message")
+		require.Contains(t, output.String(), "alert unexpected message")
 	}
 	p.good(t)
 	p.settles(t)

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -20,11 +20,8 @@ import (
 	"unbounded-cloud.io/hostformat/internal/admission"
 )
 
-// How long tests make limits that they wait for.
-const short, longer = time.Second * slowdown, 4 * time.Second * slowdown
-
-// open opens connections, each with a handshake and a first text, and closes
-// them when the test ends.
+// open opens TLS connections, sends the same text on each, and closes them when the
+// test ends.
 func (p *process) open(t *testing.T, count int, text string) []*tls.Conn {
 	t.Helper()
 	conns := make([]*tls.Conn, count)
@@ -34,7 +31,7 @@ func (p *process) open(t *testing.T, count int, text string) []*tls.Conn {
 			conn, err := p.dial(p.port, nil)
 			if assert.NoError(t, err) {
 				conns[i] = conn
-				_, _ = io.WriteString(conn, text) // it may be closed already
+				_, _ = io.WriteString(conn, text) // the server may have closed it
 			}
 		})
 		if i%50 == 49 {
@@ -51,27 +48,28 @@ func (p *process) open(t *testing.T, count int, text string) []*tls.Conn {
 	return conns
 }
 
-// closed returns what the server said on each connection before it closed it,
-// which it must do by itself.
+// closed waits until the server closes each connection, and returns what it sent
+// before.
 func closed(t *testing.T, conns []*tls.Conn) []string {
 	t.Helper()
-	said := make([]string, len(conns))
+	sent := make([]string, len(conns))
 	for i, conn := range conns {
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
 		text, err := io.ReadAll(conn)
 		require.False(t, errors.Is(err, os.ErrDeadlineExceeded), "connection %d is still open", i)
-		said[i] = string(text)
+		sent[i] = string(text)
 	}
-	return said
+	return sent
 }
 
 func head(path string, length int) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, length)
 }
 
-// Who never ends a handshake or a header is let go.
+// The server disconnects clients that never finish a handshake or a header.
 func TestSlowHeaders(t *testing.T) {
-	p := startProcess(t, func(l *limits) { l.Header, l.Request = longer, time.Hour })
+	t.Parallel()
+	p := startProcess(t, func(c *Config) { c.Limits.HeaderTimeout, c.Limits.RequestTimeout = longer, time.Hour })
 	p.warm(t)
 	var raw []net.Conn
 	for range 100 {
@@ -93,11 +91,13 @@ func TestSlowHeaders(t *testing.T) {
 	p.settles(t)
 }
 
-// Who never ends a body is let go, and holds up nobody meanwhile.
+// The server disconnects clients that never finish a body. Meanwhile they do not
+// delay other clients.
 func TestSlowBodies(t *testing.T) {
-	p := startProcess(t, func(l *limits) { l.Request = longer })
+	t.Parallel()
+	p := startProcess(t, func(c *Config) { c.Limits.RequestTimeout = longer })
 	p.warm(t)
-	conns := p.open(t, production.Connections+100, head(admission.ValidatePath, 1<<20)+`{"apiVersion":`)
+	conns := p.open(t, defaults.Connections+100, head(admission.ValidatePath, 1<<20)+`{"apiVersion":`)
 	p.good(t)
 	slow := 0
 	for _, text := range closed(t, conns) {
@@ -105,27 +105,27 @@ func TestSlowBodies(t *testing.T) {
 			slow++
 		}
 	}
-	require.Positive(t, slow, "some were told so")
+	require.Positive(t, slow, "some got an error")
 	p.settles(t)
 }
 
-// Who holds as much as may be held keeps others from sending large reviews, but
-// not small ones.
+// Clients that use all the memory for received bodies keep others from sending
+// large reviews, but not small ones.
 func TestSlowLargeBodies(t *testing.T) {
-	p := startProcess(t, func(l *limits) { l.Request = time.Hour })
+	p := startProcess(t, func(c *Config) { c.Limits.RequestTimeout = time.Hour })
 	p.warm(t)
 	const fit, many = 6, 32 // bodies
-	body := head(admission.ValidatePath, production.Body) + "{" + strings.Repeat(" ", production.Body-2)
+	body := head(admission.ValidatePath, defaults.BodyBytes) + "{" + strings.Repeat(" ", defaults.BodyBytes-2)
 	conns := p.open(t, fit, body)
-	p.comesTo(t, func(c *assert.CollectT, now taken) {
-		assert.Greater(c, now.heap, p.begun.heap+float64(fit*production.Body)*0.9)
+	p.eventually(t, func(c *assert.CollectT, now usage) {
+		assert.Greater(c, now.heap, p.before.heap+float64(fit*defaults.BodyBytes)*0.9)
 	})
 	conns = append(conns, p.open(t, many-fit, body)...)
-	p.comesTo(t, func(c *assert.CollectT, now taken) {
-		assert.Less(c, now.heap, p.begun.heap+float64(production.Received)+float64(many*(production.Small+100<<10)))
+	p.eventually(t, func(c *assert.CollectT, now usage) {
+		assert.Less(c, now.heap, p.before.heap+float64(defaults.ReceivedBytes)+float64(many*(defaults.SmallBytes+100<<10)))
 	})
 	p.good(t)
-	review := machineReview(`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", production.Body-1<<10) + `"}}}`)
+	review := machineReview(`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", defaults.BodyBytes-1<<10) + `"}}}`)
 	client := p.client()
 	defer client.CloseIdleConnections()
 	code, answer, err := p.post(client, admission.ValidatePath, review)
@@ -144,14 +144,15 @@ func TestSlowLargeBodies(t *testing.T) {
 	p.settles(t)
 }
 
-// Who declares a large body and sends little of it takes no room from others.
+// Clients that declare a large body and send little of it do not keep others from
+// sending large reviews.
 func TestDeclaredBodies(t *testing.T) {
-	p := startProcess(t, func(l *limits) { l.Request = time.Hour })
+	p := startProcess(t, func(c *Config) { c.Limits.RequestTimeout = time.Hour })
 	p.warm(t)
-	p.open(t, 32, head(admission.ValidatePath, production.Body)+"{"+strings.Repeat(" ", production.Small))
+	p.open(t, 32, head(admission.ValidatePath, defaults.BodyBytes)+"{"+strings.Repeat(" ", defaults.SmallBytes))
 	client := p.client()
 	defer client.CloseIdleConnections()
-	review := machineReview(`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", production.Body-1<<10) + `"}}}`)
+	review := machineReview(`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", defaults.BodyBytes-1<<10) + `"}}}`)
 	for range 3 {
 		code, answer, err := p.post(client, admission.ValidatePath, review)
 		require.NoError(t, err)
@@ -160,27 +161,30 @@ func TestDeclaredBodies(t *testing.T) {
 	p.good(t)
 }
 
-// Who does not read a large answer is let go after a while, and makes room before
-// that.
+// The server disconnects clients that do not read a large response, after a while or
+// when it needs room for another client.
 func TestSlowReaders(t *testing.T) {
+	t.Parallel()
 	const readers = 3
 	t.Run("let go", func(t *testing.T) {
-		p := startProcess(t, func(l *limits) { l.Answer = 10 * time.Second * slowdown })
+		t.Parallel()
+		p := startProcess(t, func(c *Config) { c.Limits.ResponseTimeout = 6 * time.Second * slowdown })
 		p.warm(t)
 		p.readSlowly(t, readers)
 		p.good(t)
 		p.settles(t)
 	})
 	t.Run("make room", func(t *testing.T) {
-		p := startProcess(t, func(l *limits) { l.Answer, l.Connections = time.Hour, readers })
+		t.Parallel()
+		p := startProcess(t, func(c *Config) { c.Limits.ResponseTimeout, c.Limits.Connections = time.Hour, readers })
 		p.warm(t)
 		p.readSlowly(t, readers)
 		p.good(t)
 	})
 }
 
-// readSlowly has so many clients ask for large answers, and read no more of them
-// than that they begin.
+// readSlowly starts clients that ask for large responses, and read only how they
+// begin.
 func (p *process) readSlowly(t *testing.T, readers int) {
 	t.Helper()
 	body := fill(2<<20, statusReview, `{"input":{"hostImage":" "}}`, "]}}}}")
@@ -200,7 +204,7 @@ func (p *process) readSlowly(t *testing.T, readers int) {
 	}
 }
 
-// Connections that are open make room for a call, be they ever so many.
+// Idle connections make room for a new one, however many there are.
 func TestManyIdleConnections(t *testing.T) {
 	p := startProcess(t, nil)
 	p.warm(t)
@@ -208,15 +212,15 @@ func TestManyIdleConnections(t *testing.T) {
 	p.open(t, 1000, head(admission.ValidatePath, 2)+"{}")
 	p.good(t)
 	var heap float64
-	p.comesTo(t, func(c *assert.CollectT, now taken) {
-		assert.LessOrEqual(c, now.fds, p.begun.fds+float64(production.Connections)+10)
-		assert.LessOrEqual(c, now.heap, p.begun.heap+float64(production.Connections*50<<10))
+	p.eventually(t, func(c *assert.CollectT, now usage) {
+		assert.LessOrEqual(c, now.fds, p.before.fds+float64(defaults.Connections)+10)
+		assert.LessOrEqual(c, now.heap, p.before.heap+float64(defaults.Connections*50<<10))
 		heap = now.heap
 	})
-	t.Log("peak", p.peak(t)>>20, "MiB, heap of a connection", int(heap-p.begun.heap)/production.Connections)
+	t.Log("peak", p.peak(t)>>20, "MiB, heap of a connection", int(heap-p.before.heap)/defaults.Connections)
 }
 
-// Nor do the other ports of the process take more than there is room for.
+// The other ports of the process are limited, too.
 func TestOtherPorts(t *testing.T) {
 	p := startProcess(t, nil)
 	p.warm(t)
@@ -243,19 +247,20 @@ func TestOtherPorts(t *testing.T) {
 		code, err := get(url)
 		require.NoError(t, err)
 		require.Equal(t, http.StatusOK, code)
-		code, err = get(url, strings.Repeat("x", production.HeaderBytes+10<<10))
+		code, err = get(url, strings.Repeat("x", defaults.HeaderBytes+10<<10))
 		require.NoError(t, err)
 		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, code)
 	}
 	p.good(t)
-	p.comesTo(t, func(c *assert.CollectT, now taken) {
-		assert.LessOrEqual(c, now.fds, p.begun.fds+float64(2*production.Others)+10)
+	p.eventually(t, func(c *assert.CollectT, now usage) {
+		assert.LessOrEqual(c, now.fds, p.before.fds+float64(2*defaults.OtherConnections)+10)
 	})
 }
 
-// An idle connection is closed after a while.
+// The server closes idle connections after a while.
 func TestIdleConnectionsEnd(t *testing.T) {
-	p := startProcess(t, func(l *limits) { l.Idle, l.Request = longer, time.Hour })
+	t.Parallel()
+	p := startProcess(t, func(c *Config) { c.Limits.IdleTimeout, c.Limits.RequestTimeout = longer, time.Hour })
 	p.warm(t)
 	for _, text := range closed(t, p.open(t, 100, head(admission.ValidatePath, 2)+"{}")) {
 		require.Contains(t, text, "HTTP/1.1 200 OK")
@@ -264,8 +269,9 @@ func TestIdleConnectionsEnd(t *testing.T) {
 	p.settles(t)
 }
 
-// While every connection is being answered, another one waits.
+// While all connections are being served, a new one waits.
 func TestAllConnectionsAreBusy(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	limited := limitConnections(listener, 1)
@@ -277,7 +283,7 @@ func TestAllConnectionsAreBusy(t *testing.T) {
 			if err != nil {
 				return
 			}
-			conn.(*connection).waits(false)
+			conn.(*connection).setWaiting(false)
 			accepted <- conn.(*connection)
 		}
 	}()
@@ -294,14 +300,14 @@ func TestAllConnectionsAreBusy(t *testing.T) {
 	defer third.Close()
 	one := <-accepted
 	require.Never(t, func() bool { return len(accepted) > 0 }, short, interval)
-	one.waits(true)
+	one.setWaiting(true)
 	two := <-accepted
 	_, err = first.Read(make([]byte, 1))
-	require.Error(t, err, "it made room")
+	require.Error(t, err, "closed to make room")
 	require.Never(t, func() bool { return len(accepted) > 0 }, short, interval)
 	require.NoError(t, two.Close())
 	require.NoError(t, (<-accepted).Close())
-	require.Error(t, one.Close(), "it was closed to make room")
+	require.Error(t, one.Close(), "already closed to make room")
 	limited.mu.Lock()
 	defer limited.mu.Unlock()
 	require.Zero(t, limited.open)

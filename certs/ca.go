@@ -1,6 +1,6 @@
-// Package certs makes the certificates that the API server needs to trust the
-// webhook: a local authority for development and tests, and the cert-manager
-// objects that clusters use. The names of Service and Secret stand here once.
+// Package certs issues certificates from a local CA, for development and tests,
+// and defines the names under which the webhook is installed. The cert-manager
+// objects for clusters are in certs/manifest.
 package certs
 
 import (
@@ -17,21 +17,16 @@ import (
 	"path/filepath"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
 
-// The files of a serving pair, as Secrets of type kubernetes.io/tls name them.
-const (
-	CertFile = "tls.crt"
-	KeyFile  = "tls.key"
-)
-
-// clockSkew is how far back certificates are valid, for clocks that run late.
+// clockSkew is how far certificates are backdated, for clocks that run late.
 const clockSkew = 5 * time.Minute
 
-// CA is a certificate authority for local use. It outlives all that it issues,
-// so that trust in it never has to be renewed together with a leaf.
+// CA is a certificate authority for local use. It outlives the certificates that
+// it issues, so clients do not need a new CA when one of them is renewed.
 type CA struct {
 	// PEM is the certificate that clients trust.
 	PEM  []byte
@@ -39,7 +34,7 @@ type CA struct {
 	key  crypto.Signer
 }
 
-// NewCA returns a fresh authority, valid for ten years.
+// NewCA returns a new CA that is valid for ten years.
 func NewCA() (*CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -53,7 +48,7 @@ func NewCA() (*CA, error) {
 }
 
 // Issue returns a serving certificate for host names and IP addresses, and its
-// key, both in PEM.
+// key, both PEM-encoded.
 func (ca *CA) Issue(lifetime time.Duration, hosts ...string) (certPEM, keyPEM []byte, err error) {
 	template := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "hostformat webhook"},
@@ -69,8 +64,8 @@ func (ca *CA) Issue(lifetime time.Duration, hosts ...string) (certPEM, keyPEM []
 	return ca.sign(template, lifetime)
 }
 
-// IssueClient returns a certificate that a client of a given name shows, and
-// its key, both in PEM.
+// IssueClient returns a client certificate with the given common name, and its
+// key, both PEM-encoded.
 func (ca *CA) IssueClient(lifetime time.Duration, name string) (certPEM, keyPEM []byte, err error) {
 	return ca.sign(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: name},
@@ -97,14 +92,15 @@ func (ca *CA) sign(template *x509.Certificate, lifetime time.Duration) (certPEM,
 	return encode(der), keyPEM, err
 }
 
-// IssueTo writes a serving pair into a folder, replacing the one that is
-// there. Each file is replaced whole: a reader never sees half of one.
+// IssueTo writes a serving certificate and its key to a directory, under the
+// names that a Secret of type kubernetes.io/tls gives them. Each file is replaced
+// atomically, so a reader never sees a partial file.
 func (ca *CA) IssueTo(dir string, lifetime time.Duration, hosts ...string) error {
 	certPEM, keyPEM, err := ca.Issue(lifetime, hosts...)
 	if err != nil {
 		return err
 	}
-	for name, content := range map[string][]byte{CertFile: certPEM, KeyFile: keyPEM} {
+	for name, content := range map[string][]byte{corev1.TLSCertKey: certPEM, corev1.TLSPrivateKeyKey: keyPEM} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path+".new", content, 0o600); err != nil {
 			return err

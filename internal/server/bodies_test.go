@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 	"unbounded-cloud.io/hostformat/internal/admission"
 )
 
-// memoryLimit is that of the container.
+// memoryLimit returns the memory limit of the container.
 func memoryLimit(t *testing.T) int64 {
 	t.Helper()
 	limit := container(t).Resources.Limits[corev1.ResourceMemory]
@@ -25,7 +25,7 @@ func memoryLimit(t *testing.T) int64 {
 	return limit.Value()
 }
 
-// container is the webhook's, as it ships.
+// container returns the container of the webhook, as it ships.
 func container(t *testing.T) corev1.Container {
 	t.Helper()
 	text, err := os.ReadFile("../../manifests/base/deployment.yaml")
@@ -42,21 +42,22 @@ func container(t *testing.T) corev1.Container {
 	return corev1.Container{}
 }
 
-// The bounds leave a third of the container's memory to the collector of
-// garbage and to what a process takes anyway.
+// The limits leave a third of the container's memory for garbage and for what
+// every process uses.
 func TestBoundsFitTheContainer(t *testing.T) {
-	b := production
-	// Measured: a connection, and what a byte of a header takes, to which net/http
-	// adds some.
+	l := defaults
+	// Measured: the bytes that a connection uses, and the bytes for each byte of a
+	// header, to which net/http adds some.
 	const idle, header, more = 50 << 10, 20, 8 << 10
-	connection := idle + header*(b.HeaderBytes+more)
-	most := b.SmallWork + b.LargeWork + b.Received + int64(b.Connections*(connection+b.Small)+2*b.Others*connection)
+	connection := idle + header*(l.HeaderBytes+more)
+	most := l.SmallMemory + l.LargeMemory + l.ReceivedBytes + int64(l.Connections*(connection+l.SmallBytes)+2*l.OtherConnections*connection)
 	require.Less(t, most, memoryLimit(t)*2/3)
-	require.Less(t, costOfByte*int64(b.Body), b.LargeWork, "one of the largest can be judged")
-	require.Less(t, (costOfByte+costOfValue)*int64(b.Small), b.SmallWork, "so can any that is small")
+	require.Less(t, costOfByte*int64(l.BodyBytes), l.LargeMemory, "the largest review can be judged")
+	require.Less(t, (costOfByte+costOfValue)*int64(l.SmallBytes), l.SmallMemory, "every small review can be judged")
 }
 
-// together sends a body many times at once, and counts the answers by code.
+// together sends a body many times at the same time, and counts the responses by
+// code.
 func (p *process) together(t *testing.T, times int, path, body string) map[int]int {
 	t.Helper()
 	codes := map[int]int{}
@@ -80,7 +81,7 @@ func (p *process) together(t *testing.T, times int, path, body string) map[int]i
 	return codes
 }
 
-// fill repeats what is between head and tail up to a size.
+// fill repeats a unit between head and tail, up to a size.
 func fill(size int, head, unit, tail string) string {
 	n := (size - len(head) - len(tail) - len(unit)) / (len(unit) + 1)
 	return head + strings.Repeat(unit+",", n) + unit + tail
@@ -88,12 +89,12 @@ func fill(size int, head, unit, tail string) string {
 
 const statusReview = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"UPDATE","subResource":"status","kind":{"group":"unbounded-cloud.io","version":"v1alpha3","kind":"MachineOperation"},"oldObject":{},"object":{"status":{"targets":[`
 
-// Large bodies, many at once: memory stays within the container's limit, and
-// every answer is one that the API server understands.
+// Many large bodies arrive at the same time. Memory stays within the limit of the
+// container, and the API server understands every response.
 func TestManyLargeBodies(t *testing.T) {
 	const many = 32
-	largest := production.Body
-	room := int(production.LargeWork) / (costOfByte*3/2 + costOfValue) * 3 / 2 // of {}, which are two values each
+	largest := defaults.BodyBytes
+	room := int(defaults.LargeMemory) / (costOfByte*3/2 + costOfValue) * 3 / 2 // for {}, each of which counts as two values
 	object := func(size int) string {
 		const head, tail = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE","kind":{"group":"unbounded-cloud.io","version":"v1alpha3","kind":"Machine"},"object":{"metadata":{"annotations":{"a":"`, `"}}}}}`
 		return head + strings.Repeat("x", size-len(head)-len(tail)) + tail
@@ -109,10 +110,10 @@ func TestManyLargeBodies(t *testing.T) {
 		"too many values": {admission.ValidatePath, fill(largest, statusReview, "{}", "]}}}}"), []int{http.StatusRequestEntityTooLarge, http.StatusTooManyRequests}},
 		"most values":     {admission.ValidatePath, fill(room-4096, statusReview, "{}", "]}}}}"), []int{http.StatusOK, http.StatusTooManyRequests}},
 		"largest answers": {admission.MutatePath, fill(2<<20, statusReview, `{"input":{"hostImage":" "}}`, "]}}}}"), []int{http.StatusOK, http.StatusTooManyRequests}},
-		"many small":      {admission.ValidatePath, fill(production.Small, statusReview, "{}", "]}}}}"), []int{http.StatusOK, http.StatusTooManyRequests}},
+		"many small":      {admission.ValidatePath, fill(defaults.SmallBytes, statusReview, "{}", "]}}}}"), []int{http.StatusOK, http.StatusTooManyRequests}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := startProcess(t, func(l *limits) { l.Request, l.Answer = time.Hour, time.Hour })
+			p := startProcess(t, func(c *Config) { c.Limits.RequestTimeout, c.Limits.ResponseTimeout = time.Hour, time.Hour })
 			p.warm(t)
 			codes := p.together(t, many, test.path, test.body)
 			require.Positive(t, codes[test.only[0]], "%v", codes)
@@ -128,7 +129,7 @@ func TestManyLargeBodies(t *testing.T) {
 			require.InDelta(t, codes[http.StatusTooManyRequests], metric(text, "hostformat_admission_throttled_calls_total"), 0)
 			peak := p.peak(t)
 			t.Log("peak", fmt.Sprint(peak>>20, " MiB"))
-			if slowdown == 1 { // the race detector takes memory, too
+			if slowdown == 1 { // the race detector needs memory, too
 				require.Less(t, peak, memoryLimit(t))
 			}
 		})

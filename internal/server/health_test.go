@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"errors"
@@ -12,10 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The start-up of a process that gets no certificate ends after a while; it
-// turns ready no sooner for that, and is alive all the time.
+// The startup probe of a process without a certificate succeeds after a while. The
+// process is not ready even then, and is alive all the time.
 func TestStartupEnds(t *testing.T) {
-	server := httptest.NewServer(healthOf(5*time.Second, func(*http.Request) error { return errors.New("no certificate") }))
+	t.Parallel()
+	server := httptest.NewServer(healthHandler(2*time.Second, func(*http.Request) error { return errors.New("no certificate") }))
 	defer server.Close()
 	get := func(path string) (int, string) {
 		response, err := http.Get(server.URL + path)
@@ -26,7 +27,7 @@ func TestStartupEnds(t *testing.T) {
 		body, _ := io.ReadAll(response.Body)
 		return response.StatusCode, string(body)
 	}
-	for _, path := range []string{"/startz", "/readyz"} { // that of the start first: it ends
+	for _, path := range []string{"/startz", "/readyz"} { // /startz first: it succeeds later
 		code, body := get(path)
 		require.Equal(t, http.StatusServiceUnavailable, code, path)
 		require.Equal(t, "no certificate\n", body)

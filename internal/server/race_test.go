@@ -1,6 +1,6 @@
 //go:build race
 
-package main
+package server
 
 // slowdown is how much longer everything takes under the race detector.
 const slowdown = 4

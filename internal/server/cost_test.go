@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"fmt"
@@ -17,8 +17,8 @@ import (
 	"unbounded-cloud.io/hostformat/internal/admission"
 )
 
-// No review takes more memory than cost says, however it is made up. These are
-// the most expensive ones that we could think of.
+// No review uses more memory than cost estimates. These are the most expensive
+// reviews that we could think of.
 func TestCostOfReviews(t *testing.T) {
 	const size = 1 << 20
 	distinct := func(format string) string {
@@ -32,7 +32,7 @@ func TestCostOfReviews(t *testing.T) {
 	refused := machineReview(`{"spec":{"host":{"provisioningFormat":"x"}}}`)
 	server := hooks{}
 	admission.Register(server, admission.Deny)
-	defer debug.SetGCPercent(debug.SetGCPercent(10)) // so that little of what is measured is garbage
+	defer debug.SetGCPercent(debug.SetGCPercent(10)) // so that little garbage is measured
 	for name, review := range map[string]string{
 		"empty targets":   fill(size, statusReview, "{}", "]}}}}"),
 		"refused targets": fill(size, statusReview, `{"input":{"provisioningFormat":"x"}}`, "]}}}}"),
@@ -54,23 +54,23 @@ func TestCostOfReviews(t *testing.T) {
 		"deep, in a host": machineReview(`{"spec":{"host":{"image":` + strings.Repeat(`{"]":`, 9_900) + "0" + strings.Repeat("}", 9_900) + `}}}`),
 	} {
 		for path, hook := range server {
-			said := cost([][]byte{[]byte(review)})
-			// Garbage that is not collected in time only adds, and where all
-			// processors are busy there is more of it: the least counts.
+			estimate := cost([][]byte{[]byte(review)})
+			// Garbage that is not collected in time adds to the result, more so on a
+			// busy machine. The lowest of several results counts.
 			least := int64(math.MaxInt64)
-			for tries := 0; tries < 10 && least >= said; tries++ {
+			for tries := 0; tries < 10 && least >= estimate; tries++ {
 				least = min(least, memoryOf(t, hook, path, review))
 			}
-			t.Logf("%s, %s: %.2f of what is said", name, path, float64(least)/float64(said))
-			if slowdown == 1 { // the race detector takes memory, too
-				require.Less(t, least, said, "%s, %s", name, path)
+			t.Logf("%s, %s: %.2f of the estimate", name, path, float64(least)/float64(estimate))
+			if slowdown == 1 { // the race detector needs memory, too
+				require.Less(t, least, estimate, "%s, %s", name, path)
 			}
 		}
 	}
 }
 
-// memoryOf is how many bytes the hook takes at most while it answers the review,
-// with what garbage there is.
+// memoryOf returns the most bytes that the hook uses while it answers the review,
+// including garbage.
 func memoryOf(t *testing.T, hook http.Handler, path, review string) int64 {
 	runtime.GC()
 	before, done := used(), make(chan struct{})
@@ -93,7 +93,7 @@ func memoryOf(t *testing.T, hook http.Handler, path, review string) int64 {
 	}
 }
 
-// used is how many bytes the heap and all stacks hold.
+// used returns the size of the heap and of all stacks.
 func used() uint64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	metrics.Read(samples)

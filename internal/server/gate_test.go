@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"net/http"
@@ -14,13 +14,14 @@ type hooks map[string]http.Handler
 
 func (h hooks) Register(path string, hook http.Handler) { h[path] = hook }
 
-// A large review that does not get its turn is answered 429, and a small one
-// gets its own all the same.
+// A large review that does not get its turn is answered with 429. Meanwhile, a
+// small review gets its own turn.
 func TestTurns(t *testing.T) {
-	bounds := production
-	bounds.Turn = longer
+	t.Parallel()
+	limits := defaults
+	limits.QueueTimeout = short
 	begun, end := make(chan struct{}, 8), make(chan struct{})
-	gated := newGate(bounds).wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	gated := newGate(limits).wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		begun <- struct{}{}
 		<-end
 	}))
@@ -29,21 +30,21 @@ func TestTurns(t *testing.T) {
 		gated.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("{"+strings.Repeat(",", size-2)+"}")))
 		return recorder
 	}
-	most := int(bounds.LargeWork-costOfLevel) / (costOfByte + costOfValue)
+	most := int(limits.LargeMemory-costOfLevel) / (costOfByte + costOfValue)
 	codes := make(chan int, 2)
 	go func() { codes <- call(most).Code }()
 	<-begun
 	counted := testutil.ToFloat64(throttled)
-	busy := call(production.Small + 1)
+	busy := call(defaults.SmallBytes + 1)
 	require.Equal(t, http.StatusTooManyRequests, busy.Code)
 	require.Equal(t, "1", busy.Header().Get("Retry-After"))
-	require.Equal(t, "too many reviews at once; try again in a second\n", busy.Body.String())
+	require.Equal(t, "too many reviews at the same time; try again in a second\n", busy.Body.String())
 	require.InDelta(t, counted+1, testutil.ToFloat64(throttled), 0)
-	go func() { codes <- call(production.Small).Code }()
+	go func() { codes <- call(defaults.SmallBytes).Code }()
 	<-begun
 	close(end)
 	require.Equal(t, http.StatusOK, <-codes)
 	require.Equal(t, http.StatusOK, <-codes)
-	require.Equal(t, http.StatusOK, call(most).Code, "a turn that is over makes room")
+	require.Equal(t, http.StatusOK, call(most).Code, "a finished review makes room")
 	require.Equal(t, http.StatusRequestEntityTooLarge, call(most+2).Code)
 }

@@ -1,4 +1,4 @@
-package certs
+package main
 
 import (
 	"time"
@@ -7,34 +7,28 @@ import (
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"unbounded-cloud.io/hostformat/certs"
 )
 
-// The names under which the webhook is installed.
+// The names of the issuers. The other names are those of package main.
 const (
-	Namespace   = "hostformat-system"
-	Service     = "hostformat-webhook"
-	Secret      = "hostformat-webhook-tls" // of the serving pair
-	Certificate = "hostformat-webhook"     // that CA injection refers to
-	issuer      = "hostformat-ca"
-	rootIssuer  = "hostformat-self-signed"
+	issuer     = "hostformat-ca"
+	rootIssuer = "hostformat-self-signed"
 )
 
-// The lifetimes of what cert-manager issues. The authority outlives many
-// leaves, so that the CA bundle stays as it is when a leaf is renewed.
+// The lifetimes of the certificates that cert-manager issues. The CA outlives
+// many serving certificates, so the CA bundle does not change when one is renewed.
 const (
 	caLifetime   = 10 * 365 * 24 * time.Hour
 	leafLifetime = 7 * 24 * time.Hour
-	leafRenewal  = leafLifetime / 2 // before it ends
+	leafRenewal  = leafLifetime / 2 // before expiry
 )
 
-// DNSNames returns the names under which the API server reaches the webhook.
-func DNSNames() []string {
-	return []string{Service + "." + Namespace + ".svc", Service + "." + Namespace + ".svc.cluster.local"}
-}
-
-// CertManager returns the objects that have cert-manager keep a serving pair
-// in Secret: a self-signed root, an issuer that signs with it, and a leaf.
-func CertManager() []runtime.Object {
+// objects returns the cert-manager objects that keep a serving certificate in
+// certs.Secret: a self-signed CA, an issuer that signs with it, and the serving
+// certificate.
+func objects() []runtime.Object {
 	return []runtime.Object{
 		&certmanagerv1.Issuer{
 			TypeMeta:   typeMeta("Issuer"),
@@ -64,10 +58,10 @@ func CertManager() []runtime.Object {
 		},
 		&certmanagerv1.Certificate{
 			TypeMeta:   typeMeta("Certificate"),
-			ObjectMeta: objectMeta(Certificate),
+			ObjectMeta: objectMeta(certs.Certificate),
 			Spec: certmanagerv1.CertificateSpec{
-				SecretName:  Secret,
-				DNSNames:    DNSNames(),
+				SecretName:  certs.Secret,
+				DNSNames:    certs.DNSNames(),
 				Duration:    &metav1.Duration{Duration: leafLifetime},
 				RenewBefore: &metav1.Duration{Duration: leafRenewal},
 				PrivateKey: &certmanagerv1.CertificatePrivateKey{
@@ -87,5 +81,5 @@ func typeMeta(kind string) metav1.TypeMeta {
 }
 
 func objectMeta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: Namespace, Name: name}
+	return metav1.ObjectMeta{Namespace: certs.Namespace, Name: name}
 }
