@@ -4,8 +4,9 @@
 // A review comes in at Handle (webhook.go), which finds the guard of its resource.
 // review.go decodes the two objects into views that hold only the fields that rules
 // read. The file of the kind runs its rules on them and hands their errors to the
-// ratchet (ratchet.go). verdict.go makes one verdict of the result, and from it the
-// response; metrics.go counts it. These are the rules:
+// ratchet (ratchet.go), which alone decides whether an error denies, warns or does
+// not matter. verdict.go makes one verdict of the result, and from it the response;
+// metrics.go counts it. These are the rules:
 //
 //	shape            a judged field has its JSON type                  ratchet.go
 //	formatValue      a format is CloudInit or Ignition                 host.go

@@ -20,9 +20,9 @@ func (h host) image() string { return resolve.TrimImage(h.Image.Value) }
 func (h host) declaresFormat() bool { return h.Format.Value != "" || h.Format.raw != "" }
 
 // validateHost judges the values of an image and its format.
-func validateHost(was, now node[host], path *field.Path, r *ratchet) {
-	shape(was, now, "an object", path, r)
-	shape(was.Value.Image, now.Value.Image, "a string", path.Child("image"), r)
+func validateHost(r *ratchet, was, now node[host], path *field.Path) {
+	r.shape(was.raw, now.raw, "an object", path)
+	r.shape(was.Value.Image.raw, now.Value.Image.raw, "a string", path.Child("image"))
 	before, after := was.Value, now.Value
 	newImage := imageChanged(before, after)
 	// A new image takes on the format beside it, however old that is.
@@ -55,11 +55,11 @@ func imageValue(image string, path *field.Path) field.ErrorList {
 	return field.ErrorList{err}
 }
 
-// inertFormat warns of the format of a template that has no image beside it:
-// resolution ignores it.
-func inertFormat(was, now host, path *field.Path, r *ratchet) {
-	if now.declaresFormat() && now.image() == "" && hostChanged(was, now) {
-		r.notes = append(r.notes, Warning{"inertFormat", path.Child("provisioningFormat").String(),
-			"has no effect without an image beside it; set " + path.Child("image").String() + ", or declare the format in the Machine"})
+// inertFormat returns the warning of a template whose format has no image beside it:
+// resolution ignores the format.
+func inertFormat(h host, path *field.Path) string {
+	if !h.declaresFormat() || h.image() != "" {
+		return ""
 	}
+	return "has no effect without an image beside it; set " + path.Child("image").String() + ", or declare the format in the Machine"
 }

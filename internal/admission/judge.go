@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// Write is a create or an update of an object, as the webhook would review it.
+// Write is a create or an update of an object that the webhook would review.
 type Write struct {
 	Kind        string // of unbounded-cloud.io/v1alpha3
 	Subresource string // "status", or empty
@@ -17,11 +17,11 @@ type Write struct {
 	Now         []byte // the new object in JSON
 }
 
-// Verdict is what the webhook says of a write, in both directions.
+// Verdict is the result of a write in both directions.
 type Verdict struct {
 	// Errors deny the write. The origin of each is the name of its rule.
 	Errors field.ErrorList
-	// Trimmed are the paths of the images that are trimmed or, if they have only
+	// Trimmed are the paths of the images that are trimmed or, if they hold only
 	// whitespace, removed.
 	Trimmed []string
 	// Warnings are shown to the client. Those about trimming are not among them.
@@ -49,7 +49,7 @@ func Judge(w Write) (Verdict, error) {
 	if err != nil {
 		return Verdict{}, err
 	}
-	verdict := Verdict{Errors: rules.introduced, Warnings: rules.warnings()}
+	verdict := Verdict{Errors: rules.introduced, Warnings: rules.warnings}
 	for _, edit := range r.edits() {
 		verdict.Trimmed = append(verdict.Trimmed, edit.String())
 	}

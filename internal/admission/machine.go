@@ -26,11 +26,11 @@ func machineEdits(was, now *machine) []edit {
 
 // validateMachine judges spec.host by itself, and against the stored observation:
 // the API server drops a status that the client sends along.
-func validateMachine(was, now *machine, r *ratchet) {
+func validateMachine(r *ratchet, was, now *machine) {
 	path := field.NewPath("spec")
-	shape(was.Spec, now.Spec, "an object", path, r)
+	r.shape(was.Spec.raw, now.Spec.raw, "an object", path)
 	path = path.Child("host")
-	validateHost(was.Spec.Value.Host, now.Spec.Value.Host, path, r)
+	validateHost(r, was.Spec.Value.Host, now.Spec.Value.Host, path)
 
 	before, after, observed := was.Spec.Value.Host.Value, now.Spec.Value.Host.Value, was.Status.Value.Observed.Value
 	errs := declareFormat(observed, after, path)

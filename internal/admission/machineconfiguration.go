@@ -20,21 +20,21 @@ func configurationEdits(was, now *configuration) []edit {
 }
 
 // validateConfiguration judges spec.template.host by itself.
-func validateConfiguration(was, now *configuration, r *ratchet) {
-	validateTemplate(was.Spec, now.Spec, r)
+func validateConfiguration(r *ratchet, was, now *configuration) {
+	validateTemplate(r, was.Spec, now.Spec)
 }
 
 func templateEdits(was, now templateSpec) []edit {
 	return trimImage(was.Value.Template.Value.Host.Value.Image.Value, now.Value.Template.Value.Host.Value.Image.Value, "spec", "template", "host", "image")
 }
 
-func validateTemplate(was, now templateSpec, r *ratchet) {
+func validateTemplate(r *ratchet, was, now templateSpec) {
 	path := field.NewPath("spec")
-	shape(was, now, "an object", path, r)
+	r.shape(was.raw, now.raw, "an object", path)
 	path = path.Child("template")
-	shape(was.Value.Template, now.Value.Template, "an object", path, r)
+	r.shape(was.Value.Template.raw, now.Value.Template.raw, "an object", path)
 	path = path.Child("host")
 	before, after := was.Value.Template.Value.Host, now.Value.Template.Value.Host
-	validateHost(before, after, path, r)
-	inertFormat(before.Value, after.Value, path, r)
+	validateHost(r, before, after, path)
+	r.note("inertFormat", hostChanged(before.Value, after.Value), inertFormat(after.Value, path), path.Child("provisioningFormat"))
 }

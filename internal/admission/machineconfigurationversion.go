@@ -17,8 +17,8 @@ func versionEdits(was, now *version) []edit {
 
 // validateVersion judges spec.template.host by itself, and keeps the whole spec of a
 // deployed version, with the fields that we do not know.
-func validateVersion(was, now *version, r *ratchet) {
-	validateTemplate(was.Spec, now.Spec, r)
+func validateVersion(r *ratchet, was, now *version) {
+	validateTemplate(r, was.Spec, now.Spec)
 	if was.Status.Value.Deployed.Value && r.specChanged() {
 		r.deny("deployedVersion", field.Forbidden(field.NewPath("spec"),
 			"may not change because this version is deployed (status.deployed); create the next version of its configuration instead"))

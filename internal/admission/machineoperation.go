@@ -51,55 +51,65 @@ func (t target) frozen() bool { return t.host().declaresFormat() }
 // validateOperation judges the kind and the Machines of an operation. It reads the
 // stored status only, since the API server drops a status that is sent to this
 // endpoint.
-func validateOperation(was, now *operation, r *ratchet) {
+func validateOperation(r *ratchet, was, now *operation) {
 	path := field.NewPath("spec")
 	before, after := was.Spec.Value, now.Spec.Value
-	shape(was.Spec, now.Spec, "an object", path, r)
-	shape(before.OperationKind, after.OperationKind, "a string", path.Child("operationKind"), r)
-	shape(before.MachineRef, after.MachineRef, "a string", path.Child("machineRef"), r)
-	fleetSelector(before, after, path.Child("machineSelector"), r)
-	begunOperation(was, now, path, r)
+	r.shape(was.Spec.raw, now.Spec.raw, "an object", path)
+	r.shape(before.OperationKind.raw, after.OperationKind.raw, "a string", path.Child("operationKind"))
+	r.shape(before.MachineRef.raw, after.MachineRef.raw, "a string", path.Child("machineRef"))
+	changed := fleetChanged(before, after)
+	r.ruleOnChange("shape", changed, fleetSelectorShape(after, path.Child("machineSelector")))
+	r.ruleOnChange("fleetSelector", changed, fleetSelector(after, path.Child("machineSelector")))
+	r.deny("begunOperation", begunOperation(was, now, path)...)
+}
+
+// fleetSelectorShape refuses a HostReplace with a selector that is not an object.
+// Other kinds are left to the schema.
+func fleetSelectorShape(now operationSpec, path *field.Path) field.ErrorList {
+	_, isObject := now.MachineSelector.Value.(map[string]any)
+	if now.OperationKind.Value != string(v1alpha3.HostReplace) || now.MachineSelector.Value == nil || isObject {
+		return nil
+	}
+	return field.ErrorList{field.TypeInvalid(path, now.MachineSelector.Value, "must be an object; correct the manifest")}
 }
 
 // fleetSelector refuses a HostReplace with an empty selector, which selects
 // everything: nobody replaces every host of a fleet by intent.
-func fleetSelector(was, now operationSpec, path *field.Path, r *ratchet) {
-	changed := now.OperationKind.Value != was.OperationKind.Value || selectorChanged(was.MachineSelector, now.MachineSelector)
-	if !changed || now.OperationKind.Value != string(v1alpha3.HostReplace) || now.MachineSelector.Value == nil {
-		return
-	}
-	selector, ok := now.MachineSelector.Value.(map[string]any)
-	if !ok {
-		r.deny("shape", field.TypeInvalid(path, now.MachineSelector.Value, "must be an object; correct the manifest"))
-		return
+func fleetSelector(now operationSpec, path *field.Path) field.ErrorList {
+	selector, isObject := now.MachineSelector.Value.(map[string]any)
+	if now.OperationKind.Value != string(v1alpha3.HostReplace) || !isObject {
+		return nil
 	}
 	labels, _ := selector["matchLabels"].(map[string]any)
 	expressions, _ := selector["matchExpressions"].([]any)
-	if len(labels) == 0 && len(expressions) == 0 {
-		r.deny("fleetSelector", field.Required(path,
-			"must select by at least one label because an empty selector would replace every host of the fleet; add matchLabels or matchExpressions, or name one Machine in spec.machineRef"))
+	if len(labels) > 0 || len(expressions) > 0 {
+		return nil
 	}
+	return field.ErrorList{field.Required(path,
+		"must select by at least one label because an empty selector would replace every host of the fleet; add matchLabels or matchExpressions, or name one Machine in spec.machineRef")}
 }
 
 // begunOperation keeps the kind and the Machines of an operation that has begun,
 // whatever its kind: an edit of the kind would turn a running reboot into a
 // replacement. Parameters may change, since one of them pauses the operation.
-func begunOperation(was, now *operation, path *field.Path, r *ratchet) {
+func begunOperation(was, now *operation, path *field.Path) field.ErrorList {
 	fact := was.Status.Value.begun()
 	if fact == "" {
-		return
+		return nil
 	}
 	detail := "may not change because this operation has begun (" + fact + "); create a new MachineOperation instead"
+	var errs field.ErrorList
 	before, after := was.Spec.Value, now.Spec.Value
 	if after.OperationKind != before.OperationKind {
-		r.deny("begunOperation", field.Forbidden(path.Child("operationKind"), detail))
+		errs = append(errs, field.Forbidden(path.Child("operationKind"), detail))
 	}
 	if after.MachineRef != before.MachineRef {
-		r.deny("begunOperation", field.Forbidden(path.Child("machineRef"), detail))
+		errs = append(errs, field.Forbidden(path.Child("machineRef"), detail))
 	}
 	if selectorChanged(before.MachineSelector, after.MachineSelector) {
-		r.deny("begunOperation", field.Forbidden(path.Child("machineSelector"), detail))
+		errs = append(errs, field.Forbidden(path.Child("machineSelector"), detail))
 	}
+	return errs
 }
 
 // begun returns the fact that shows that an operation has begun: a phase or a target.

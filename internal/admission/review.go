@@ -35,7 +35,7 @@ type guardOf[T any] struct {
 	// trim returns the edits. It is nil if nothing is edited.
 	trim func(was, now *T) []edit
 	// rules judge the object. On a create, was is empty.
-	rules func(was, now *T, r *ratchet)
+	rules func(r *ratchet, was, now *T)
 	// needsStored refuses an update without the stored object. The rules would
 	// otherwise take it for a create.
 	needsStored bool
@@ -48,7 +48,7 @@ type reviewOf[T any] struct {
 	kind     string
 	update   bool
 	stored   bool // the review has the stored object of an update
-	ratchet  ratchet
+	ratchet
 }
 
 func (g *guardOf[T]) read(req admission.Request) (review, error) {
@@ -57,11 +57,11 @@ func (g *guardOf[T]) read(req admission.Request) (review, error) {
 	}
 	r := &reviewOf[T]{guardOf: g, kind: req.Kind.Kind, update: req.Operation == admissionv1.Update, was: new(T)}
 	var err error
-	if r.now, r.ratchet.after, err = read[T](req.Object.Raw); err != nil {
+	if r.now, r.after, err = read[T](req.Object.Raw); err != nil {
 		return nil, fmt.Errorf("the object of the review cannot be read: %w", err)
 	}
 	if r.stored = r.update && !absent(req.OldObject.Raw); r.stored {
-		if r.was, r.ratchet.before, err = read[T](req.OldObject.Raw); err != nil {
+		if r.was, r.before, err = read[T](req.OldObject.Raw); err != nil {
 			return nil, fmt.Errorf("the stored object of the review cannot be read: %w", err)
 		}
 	}
@@ -79,7 +79,8 @@ func (r *reviewOf[T]) judge() (*ratchet, error) {
 	if r.needsStored && r.update && !r.stored {
 		return nil, fmt.Errorf("an update of %s cannot be judged without the stored object", r.kind)
 	}
-	r.rules(r.was, r.now, &r.ratchet)
+	r.rules(&r.ratchet, r.was, r.now)
+	r.warnOfExisting()
 	return &r.ratchet, nil
 }
 
@@ -186,8 +187,13 @@ func (n node[T]) shown() any {
 	if s, ok := any(n.Value).(string); ok && n.raw == "" {
 		return resolve.Excerpt(s)
 	}
-	if text := resolve.Excerpt(n.raw); text != n.raw {
+	return shownRaw(n.raw)
+}
+
+// shownRaw returns JSON for a message, as it was written and without further quotes.
+func shownRaw(raw string) any {
+	if text := resolve.Excerpt(raw); text != raw {
 		return text
 	}
-	return stdjson.RawMessage(n.raw) // as it was written, without further quotes
+	return stdjson.RawMessage(raw)
 }

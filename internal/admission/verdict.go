@@ -65,7 +65,7 @@ type verdict struct {
 // enforce makes a verdict of the errors that the rules have found.
 func (e Enforcement) enforce(r *ratchet) verdict {
 	v := verdict{outcome: allowed, sources: r.sources}
-	for _, w := range r.warnings() {
+	for _, w := range r.warnings {
 		v.warnings = append(v.warnings, w.String())
 	}
 	var tolerated field.ErrorList
@@ -86,18 +86,6 @@ func (e Enforcement) enforce(r *ratchet) verdict {
 		v.warnings = append(v.warnings, warning("would be refused: "+err.Error()))
 	}
 	return v
-}
-
-// warnings returns what the client is warned of, apart from errors that are not
-// enforced.
-func (r *ratchet) warnings() []Warning {
-	var warnings []Warning
-	if len(r.existing) > 0 && r.specChanged() {
-		for _, err := range r.existing {
-			warnings = append(warnings, Warning{err.Origin, err.Field, "stored before and still wrong: " + err.ErrorBody()})
-		}
-	}
-	return append(warnings, r.notes...)
 }
 
 // Warning is shown to the client of a request that is allowed.

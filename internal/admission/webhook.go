@@ -93,8 +93,8 @@ func (h handler) Handle(ctx context.Context, req admission.Request) admission.Re
 		return admission.Allowed("")
 	}
 	v := h.direction(g, req, h.enforcement)
-	v.count(req)
 	response := v.response(req)
+	v.count(req)
 	if v.outcome == denied || v.outcome == warned {
 		message := strings.Join(response.Warnings, "; ")
 		if v.outcome == denied {
