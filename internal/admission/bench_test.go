@@ -21,16 +21,16 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// These benchmarks stand side by side, for the ratios that docs/performance.md
-// tells: make bench runs them.
+// These benchmarks run side by side, for the ratios in docs/performance.md. Run them
+// with make bench.
 
 // idle is a webhook of controller-runtime that does nothing.
 func idle() http.Handler {
 	return &admission.Webhook{Handler: admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Allowed("") })}
 }
 
-// typedTrim is what controller-runtime offers: it decodes the whole object into
-// a Go type, and compares the encoded result with what came.
+// typedTrim is a defaulter of controller-runtime, which decodes the whole object into
+// a Go type and compares the encoded result with the original.
 type typedTrim struct{}
 
 func (typedTrim) Default(_ context.Context, m *v1alpha3.Machine) error {
@@ -46,12 +46,12 @@ func typed() http.Handler {
 	return admission.WithDefaulter(scheme, typedTrim{})
 }
 
-// machineOf is a Machine of about so many bytes.
+// machineOf returns a Machine of about the given number of bytes.
 func machineOf(size int, host string) string {
 	return fmt.Sprintf("{metadata: {name: rack7-node-a, annotations: {a: %s}}, spec: {host: %s}}", strings.Repeat("x", size), host)
 }
 
-// statusOf is an operation of so many frozen targets.
+// statusOf returns an operation with the given number of frozen targets.
 func statusOf(targets int, phase string) string {
 	var list []string
 	for i := range targets {
@@ -82,8 +82,8 @@ func isAllowed(b *testing.B, r *admissionv1.AdmissionResponse) { require.True(b,
 func isDenied(b *testing.B, r *admissionv1.AdmissionResponse)  { require.False(b, r.Allowed) }
 func isPatched(b *testing.B, r *admissionv1.AdmissionResponse) { require.NotEmpty(b, r.Patch) }
 
-// A call that is made, beside one to a webhook that does nothing. What costs is
-// reading the review, which both do.
+// BenchmarkCall compares a call with one to a webhook that does nothing. Both read
+// the review, which costs most.
 func BenchmarkCall(b *testing.B) {
 	for _, test := range []struct {
 		name, resource, was, now string
@@ -101,8 +101,8 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// A trimming, by a patch of one path and by the typed defaulter, beside no more
-// than reading the review.
+// BenchmarkTrim compares trimming by a patch of one path, trimming by the typed
+// defaulter, and only reading the review.
 func BenchmarkTrim(b *testing.B) {
 	for _, size := range []int{1_700, 26_000} {
 		r := request(b, "machines", "", machineOf(size, "{image: ' img-a '}"))
@@ -112,8 +112,8 @@ func BenchmarkTrim(b *testing.B) {
 	}
 }
 
-// Judging the status of an operation, beside no more than decoding its two
-// objects.
+// BenchmarkJudge compares judging the status of an operation with only decoding its
+// two objects.
 func BenchmarkJudge(b *testing.B) {
 	for _, targets := range []int{30, 300, 3000} {
 		r := request(b, "machineoperations/status", statusOf(targets, "Pending"), statusOf(targets, "InProgress"))
@@ -139,7 +139,7 @@ func BenchmarkJudge(b *testing.B) {
 	}
 }
 
-// What the conditions cost the API server.
+// BenchmarkConditions measures what the conditions cost the API server.
 func BenchmarkConditions(b *testing.B) {
 	for _, test := range []struct{ name, resource, was, now string }{
 		{"create", "machines", "", machineOf(1700, "{image: img-a, provisioningFormat: CloudInit}")},

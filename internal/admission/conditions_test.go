@@ -29,15 +29,15 @@ import (
 // without a feature gate. The expressions have to compile there.
 const oldestAPIServer = "1.30"
 
-// condition is what decides in the API server whether a write travels to one
-// direction of the webhook.
+// condition holds the match conditions that decide whether the API server sends a
+// request to one direction of the webhook.
 type condition struct {
 	evaluator cel.ConditionEvaluator
 	count     int
 }
 
-// conditions are those of manifests/base/webhook.yaml, compiled as the API
-// server does, by path and resource ("machineoperations/status").
+// conditions holds the conditions of manifests/base/webhook.yaml, compiled as the
+// API server compiles them, by path and resource ("machineoperations/status").
 var conditions = sync.OnceValues(func() (map[string]map[string]condition, error) {
 	text, err := os.ReadFile("../../manifests/base/webhook.yaml")
 	if err != nil {
@@ -46,7 +46,7 @@ var conditions = sync.OnceValues(func() (map[string]map[string]condition, error)
 	compiler := cel.NewConditionCompiler(environment.MustBaseEnvSet(utilversion.MustParseGeneric(oldestAPIServer)))
 	found := map[string]map[string]condition{MutatePath: {}, ValidatePath: {}}
 	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
-		// Both kinds look alike as far as it matters here.
+		// The mutating configuration has the same fields.
 		var configuration admissionregistrationv1.ValidatingWebhookConfiguration
 		if err := yaml.Unmarshal(document, &configuration); err != nil {
 			return nil, err
@@ -66,22 +66,22 @@ var conditions = sync.OnceValues(func() (map[string]map[string]condition, error)
 	return found, nil
 })
 
-// travels tells whether the API server would send a write to the webhook, and
-// what it cost to find that out, in the unit of the API server's budget. ours
-// is false for a review that the API server never makes.
-func travels(t testing.TB, path string, r *admissionv1.AdmissionRequest) (travels bool, cost int64, ours bool) {
+// evaluate reports whether the API server would send a request to the webhook, and
+// the cost of its conditions in the unit of the API server's budget. ours is false
+// for a review that the API server never makes.
+func evaluate(t testing.TB, path string, r *admissionv1.AdmissionRequest) (sent bool, cost int64, ours bool) {
 	t.Helper()
 	ask := asked(t, path, r)
 	if ask == nil {
 		return true, 0, false
 	}
-	travels, cost = ask()
-	return travels, cost, true
+	sent, cost = ask()
+	return sent, cost, true
 }
 
-// asked prepares the question; it is nil for a review that the API server never
-// makes.
-func asked(t testing.TB, path string, r *admissionv1.AdmissionRequest) func() (travels bool, cost int64) {
+// asked returns the function that evaluates the conditions. It is nil for a review
+// that the API server never makes.
+func asked(t testing.TB, path string, r *admissionv1.AdmissionRequest) func() (sent bool, cost int64) {
 	t.Helper()
 	all, err := conditions()
 	require.NoError(t, err)
@@ -110,8 +110,8 @@ func resource(r *admissionv1.AdmissionRequest) string {
 	return strings.TrimSuffix(r.Resource.Resource+"/"+r.SubResource, "/")
 }
 
-// asStored are the two objects of a review as the API server has them when it
-// asks the conditions; was is nil on a create.
+// asStored returns the two objects of a review as the API server has them when it
+// evaluates the conditions. On a create, was is nil.
 func asStored(r *admissionv1.AdmissionRequest) (was, now runtime.Object, ok bool) {
 	after, ok := decoded(r.Object.Raw)
 	if !ok || (r.Operation == admissionv1.Update) != (r.OldObject.Raw != nil) {
@@ -143,17 +143,17 @@ func decoded(raw []byte) (*unstructured.Unstructured, bool) {
 	return u, true
 }
 
-// requireTravelled fails if a write that the webhook has something to say of
-// would not have reached it. Every review of these tests comes by here.
-func requireTravelled(t testing.TB, path string, r *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse) {
+// requireSent fails if the webhook denies, patches or warns about a request that the
+// API server would not have sent. Every review of these tests is checked.
+func requireSent(t testing.TB, path string, r *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse) {
 	t.Helper()
 	silent := response.Allowed && response.Patch == nil && len(response.Warnings) == 0
-	if sent, _, ours := travels(t, path, r); ours && !silent {
+	if sent, _, ours := evaluate(t, path, r); ours && !silent {
 		require.True(t, sent, "the API server would not have asked %s\nwas %s\nnow %s\n%v %v", path, r.OldObject.Raw, r.Object.Raw, response.Result, response.Warnings)
 	}
 }
 
-// What fleets write all day does not travel.
+// Frequent requests are not sent to the webhook.
 func TestConditionsSkip(t *testing.T) {
 	const (
 		started = "{spec: {operationKind: HostReplace, machineRef: worker-1}, " + frozenTarget + "}"
@@ -204,7 +204,7 @@ func TestConditionsSkip(t *testing.T) {
 				if path == MutatePath && test.resource == "machineoperations" {
 					continue // nothing there is trimmed
 				}
-				sent, _, ours := travels(t, path, request(t, test.resource, test.was, test.now))
+				sent, _, ours := evaluate(t, path, request(t, test.resource, test.was, test.now))
 				require.True(t, ours)
 				require.False(t, sent, path)
 			}
@@ -218,8 +218,8 @@ func progress(phase, target string, attempts int) string {
 		" targets: [{machineRef: worker-1, phase: %[2]s, stage: %[2]s, message: m, attempts: %[3]d, input: {hostImage: img-a, provisioningFormat: CloudInit}}]}}", phase, target, attempts)
 }
 
-// Whatever JSON stands where a rule reads, stored or written, is no error in a
-// condition, and travels if the webhook has something to say of it.
+// JSON of any type in a judged field, stored or new, causes no error in a condition,
+// and the request is sent if the webhook denies it, patches it or warns about it.
 func TestConditionsOnWrongShapes(t *testing.T) {
 	const (
 		host      = "{image: a, provisioningFormat: CloudInit}"
@@ -297,19 +297,20 @@ func child(parent any, key string) any {
 	return parent.(map[string]any)[key]
 }
 
-// A condition that costs more than the API server's budget refuses every status
-// write of its operation. The largest operations that a request can carry are
-// judged all the same: within the budget, or by the webhook.
+// If a condition exceeds the API server's cost budget, the API server refuses every
+// status update of the operation. For the largest operations that a request can hold,
+// the conditions stay within the budget: what is too large for them is sent to the
+// webhook.
 func TestConditionsCost(t *testing.T) {
-	const request3MiB = 3 << 20 // what the API server reads of a request
-	var wide []string           // fields, as many as 6000 targets may have each
+	const request3MiB = 3 << 20 // the largest request that the API server reads
+	var wide []string           // as many fields as each of 6000 targets can have
 	for i := range 46 {
 		wide = append(wide, fmt.Sprintf(`"%d":{}`, i))
 	}
 	for name, test := range map[string]struct {
 		targets int
 		target  string
-		travels bool
+		sent    bool
 	}{
 		"as many targets as the CRD allows": {6000, `{"machineRef":"rack-%d","input":{"hostImage":"r.example.com/os@sha256:0123456789abcdef0123456789abcdef","provisioningFormat":"CloudInit","imageSource":"Machine"}}`, false},
 		"as many as fit elsewhere":          {request3MiB / 25, `{"machineRef":"%d"}`, true},
@@ -327,21 +328,21 @@ func TestConditionsCost(t *testing.T) {
 			r := request(t, "machineoperations/status", "{}", "{}")
 			r.Object.Raw, r.OldObject.Raw = raw, raw
 			for _, path := range []string{MutatePath, ValidatePath} {
-				sent, cost, _ := travels(t, path, r)
-				require.Equal(t, test.travels, sent, path)
+				sent, cost, _ := evaluate(t, path, r)
+				require.Equal(t, test.sent, sent, path)
 				require.Less(t, cost, int64(celconfig.PerCallLimit), path)
 			}
 		})
 	}
-	// So are those that shrink from what does not fit.
+	// A status that shrinks from a size beyond the limit stays within the budget, too.
 	r := request(t, "machineoperations/status", "{}", frozenTarget)
 	r.OldObject.Raw = []byte(`{"status":{"targets":[` + strings.Repeat(`{},`, request3MiB/3) + `{}]}}`)
-	sent, cost, _ := travels(t, ValidatePath, r)
+	sent, cost, _ := evaluate(t, ValidatePath, r)
 	require.True(t, sent)
 	require.Less(t, cost, int64(1000))
 	for _, resource := range []string{"machines", "machineconfigurations", "machineconfigurationversions", "machineoperations"} {
 		r := request(t, resource, "", "spec: {host: {image: "+strings.Repeat("a", request3MiB)+"}}")
-		_, cost, _ := travels(t, ValidatePath, r)
+		_, cost, _ := evaluate(t, ValidatePath, r)
 		require.Less(t, cost, int64(celconfig.PerCallLimit))
 	}
 }

@@ -14,8 +14,8 @@ import (
 
 const frozenTarget = "status: {targets: [{machineRef: worker-1, input: {hostImage: img-a, provisioningFormat: CloudInit}}]}"
 
-// What would be refused is warned of, in the same words; frozen pairs can be
-// kept all the same.
+// An error that is not enforced is a warning in the same words. Rules about frozen
+// state can still deny.
 func TestEnforcement(t *testing.T) {
 	const ignition = "status: {observedProvisioningFormat: Ignition}"
 	for name, test := range map[string]struct {
@@ -59,8 +59,8 @@ func TestEnforcement(t *testing.T) {
 	}
 }
 
-// A write that changes a frozen pair and breaks another rule besides is refused
-// for the one and warned of the other.
+// A write that changes a frozen pair and breaks another rule is denied for the first
+// and warned about the second.
 func TestEnforcementOfBoth(t *testing.T) {
 	response := answer(validate, WarnExceptFrozen, request(t, "machineoperations/status", frozenTarget,
 		"status: {targets: [{machineRef: worker-1, input: {hostImage: img-b, provisioningFormat: CloudInit}}, {machineRef: worker-2, input: {provisioningFormat: weird}}]}"))
@@ -81,8 +81,8 @@ func answer(direction func(guard, admission.Request, Enforcement) verdict, enfor
 	return handler{direction, enforcement}.Handle(context.Background(), admission.Request{AdmissionRequest: *r})
 }
 
-// The audit log says where the halves of a pair come from, as far as a Machine
-// alone tells, when they change.
+// If an image or a format changes, the audit log says where both would come from, as
+// far as that is known from the Machine alone.
 func TestSourcesInTheAuditLog(t *testing.T) {
 	for name, test := range map[string]struct {
 		was, now      string

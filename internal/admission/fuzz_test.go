@@ -14,8 +14,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 )
 
-// Whatever arrives at the port gets an answer, the same one each time, and
-// never one that a panic made.
+// Every request gets an answer, the same one each time, and never from a panic.
 func FuzzReview(f *testing.F) {
 	const head = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"UPDATE","kind":{"group":"unbounded-cloud.io","version":"v1alpha3","kind":"Machine"},`
 	for _, body := range []string{
@@ -54,8 +53,8 @@ func FuzzReview(f *testing.F) {
 	})
 }
 
-// Whatever objects are stored and written, a condition of the API server is no
-// error, and lets through what the webhook has something to say of: post checks
+// For any stored and new object, the conditions of the API server do not fail, and the
+// request is sent if the webhook denies it, patches it or warns about it. post checks
 // both.
 func FuzzConditions(f *testing.F) {
 	for i := range guarded {
@@ -92,9 +91,9 @@ var (
 	largeNumber = regexp.MustCompile(`[0-9]{16}|[0-9.][eE]`)
 )
 
-// The verdict on a status write is that of an obvious comparison: every stored
-// target that is set must be found again, once, with what was set; no target is
-// added to frozen ones; and a final phase stays where a pair is frozen.
+// The verdict on a status update equals that of a plain comparison: every stored target
+// with an image or a format must be there once, with the same values; no target is added
+// to frozen ones; and a final phase stays if a pair is frozen.
 func FuzzFrozenPair(f *testing.F) {
 	f.Add([]byte{0, 4, 2}, []byte{0, 4, 2}, byte(0))
 	f.Add([]byte{0, 4, 0, 1, 0, 2}, []byte{1, 0, 2, 0, 3, 2}, byte(0))
@@ -144,7 +143,7 @@ func FuzzFrozenPair(f *testing.F) {
 	})
 }
 
-// fuzzTarget is a target of few values, as YAML would spell them.
+// fuzzTarget is a target with a small choice of values, in YAML.
 type fuzzTarget struct{ ref, hostImage, format string }
 
 func (t fuzzTarget) image() string { return strings.TrimSpace(t.hostImage) }

@@ -108,7 +108,7 @@ func TestMissingObjects(t *testing.T) {
 	})
 }
 
-// A create by generateName is judged as any other, and named as it will begin.
+// A create with generateName is judged like any other. The message names the prefix.
 func TestGenerateName(t *testing.T) {
 	for resource, bad := range map[string]string{
 		"machines":                     "spec: {host: {provisioningFormat: weird}}",
@@ -164,7 +164,7 @@ func TestCancelledRequestIsNotJudged(t *testing.T) {
 	require.Equal(t, int32(http.StatusServiceUnavailable), response.Result.Code)
 }
 
-// A fault of ours is an answer, not a dropped connection.
+// A panic is answered. It does not drop the connection.
 func TestPanicIsAnswered(t *testing.T) {
 	hook := webhook(handler{direction: func(guard, admission.Request, Enforcement) verdict { panic("deliberate") }})
 	body, err := json.Marshal(admissionv1.AdmissionReview{Request: request(t, "machines", "", "{}")})
@@ -178,8 +178,8 @@ func TestPanicIsAnswered(t *testing.T) {
 	require.Equal(t, int32(http.StatusInternalServerError), review.Response.Result.Code)
 }
 
-// One line for a denial and for what is only warned of, which says who did what
-// against which rule; none for what is allowed.
+// A denial and a warned request are logged in one line each, with the user and the
+// rule. An allowed request is not logged.
 func TestLog(t *testing.T) {
 	logged.keep(true)
 	defer logged.keep(false)
@@ -203,8 +203,8 @@ func TestLog(t *testing.T) {
 	require.Contains(t, line["message"], "spec.host.provisioningFormat: Unsupported value")
 }
 
-// logged is what the package logs, while it is kept. controller-runtime takes a
-// logger once, and soon.
+// logged holds the log lines of the package. controller-runtime accepts a logger only
+// once, and early.
 var logged lockedBuffer
 
 func TestMain(m *testing.M) {

@@ -95,7 +95,7 @@ func TestValidateMachineImages(t *testing.T) {
 	})
 }
 
-// An object that was stored before the rules came can be edited elsewhere.
+// An object that was stored before the rules existed can be edited in other fields.
 func TestValidateMachineRatchets(t *testing.T) {
 	const (
 		badFormat  = "{spec: {host: {image: img-a, provisioningFormat: cloudinit}}}"
@@ -130,11 +130,11 @@ func TestValidateMachineRatchets(t *testing.T) {
 	})
 }
 
-// A third spelling of absent is still absent, in both handlers.
+// null, an empty value and an absent field mean the same in both handlers.
 func TestSpellingsOfAbsent(t *testing.T) {
 	for host, want := range map[string]struct {
 		ops    []string
-		denied bool // where the host is known to run Ignition
+		denied bool // if the host is known to run Ignition
 	}{
 		`{}`:               {},
 		`null`:             {},

@@ -92,8 +92,8 @@ func TestValidateOperationKeepsWhatHasBegun(t *testing.T) {
 	runRows(t, "machineoperations", rows)
 }
 
-// Selectors are compared by what they mean, since typed clients drop what is
-// empty. All selectors of a line mean the same, and no two lines do.
+// Selectors are compared by their meaning, since typed clients drop empty fields. All
+// selectors of a line mean the same, and different lines differ.
 func TestValidateOperationComparesSelectors(t *testing.T) {
 	all := [][]string{
 		{"null"},
@@ -135,7 +135,7 @@ func TestValidateOperationComparesSelectors(t *testing.T) {
 	}
 }
 
-// Nothing may pass for want of the stored object to compare with.
+// An update without the stored object is refused.
 func TestValidateOperationNeedsTheStoredObject(t *testing.T) {
 	for _, resource := range []string{"machineoperations", "machineoperations/status"} {
 		r := request(t, resource, "{}", "spec: {operationKind: HostReplace, machineRef: a}")

@@ -101,8 +101,8 @@ func TestValidateOperationStatus(t *testing.T) {
 	runRows(t, "machineoperations/status", rows)
 }
 
-// Once the condition Frozen is True, no target is added; the others stay as free
-// as before.
+// Once the condition Frozen is True, no target can be added. The rules for the
+// existing targets stay the same.
 func TestValidateOperationStatusKeepsFrozenTargets(t *testing.T) {
 	const (
 		a     = "{machineRef: a, input: {hostImage: img-a, provisioningFormat: CloudInit}}"
@@ -191,7 +191,7 @@ func TestValidateOperationStatusKeepsTheFinalPhase(t *testing.T) {
 	runRows(t, "machineoperations/status", rows)
 }
 
-// Order is no change; a pair under another key is two.
+// Reordering targets changes nothing. Moving a pair to another Machine changes two.
 func TestValidateOperationStatusIgnoresOrder(t *testing.T) {
 	const (
 		a = "{machineRef: a, input: {hostImage: img-a, provisioningFormat: CloudInit}}"
@@ -209,7 +209,7 @@ func TestValidateOperationStatusIgnoresOrder(t *testing.T) {
 	})
 }
 
-// A status as large as it gets is judged by key, and a denial stays readable.
+// Targets of the largest status are matched by Machine, and a denial stays readable.
 func TestValidateOperationStatusWithManyTargets(t *testing.T) {
 	many := func(phase, image string) string {
 		var targets []string

@@ -99,8 +99,8 @@ func TestMutateTrimsEveryWhitespace(t *testing.T) {
 	}
 }
 
-// What goes through untouched: nested unknown fields, big integers, odd
-// timestamps, zero values, ownership records.
+// Nested unknown fields, big integers, unusual timestamps, zero values and ownership
+// records are not changed.
 const fieldsOfOthers = `{"apiVersion":"unbounded-cloud.io/v1alpha3","kind":"Machine",
  "metadata":{"name":"rack7-node-a","creationTimestamp":null,"labels":{"a/b":"~"},"ownerReferences":[{"uid":"u","blockOwnerDeletion":null}],
   "managedFields":[{"manager":"git-a","fieldsType":"FieldsV9","fieldsV9":{"f:x":{}}},{"manager":"git-b","time":"yesterday","extra":0}]},
@@ -117,7 +117,7 @@ func TestMutateTouchesNothingElse(t *testing.T) {
 	require.Equal(t, []string{"replace /spec/host/image"}, ops)
 	require.Equal(t, digits(t, strings.Replace(fieldsOfOthers, `" x "`, `"x"`, 1)), digits(t, string(after)))
 
-	// The validating handler reads none of it either.
+	// The validating handler does not read them either.
 	r.Object.Raw = after
 	r.OldObject.Raw, r.Operation = []byte(fieldsOfOthers), admissionv1.Update
 	require.True(t, post(t, ValidatePath, r).Allowed)
@@ -133,7 +133,7 @@ func digits(t *testing.T, text string) any {
 	return value
 }
 
-// The same key twice: the last one counts, on the API server as here.
+// If a key occurs twice, the last one counts, as on the API server.
 func TestDuplicateKeys(t *testing.T) {
 	r := request(t, "machines", "", "{}")
 	r.Object.Raw = []byte(`{"spec":{"host":{"image":" a ","image":"b"}}}`)
@@ -154,8 +154,8 @@ func TestMutateBoundsItsWarnings(t *testing.T) {
 	require.Equal(t, "surrounding whitespace was removed from 22 more images", warnings[8])
 }
 
-// Whatever is sent: a patch holds image paths only, the rest comes out as it
-// went in, twice is once, and no image keeps whitespace round it.
+// For any object, a patch holds image paths only, the other fields do not change, a
+// second mutation changes nothing, and no image keeps surrounding whitespace.
 func FuzzMutate(f *testing.F) {
 	f.Add(uint8(0), []byte(fieldsOfOthers), []byte(`{}`))
 	f.Add(uint8(1), []byte(`{"spec":{"template":{"host":{"image":"\u00a0","x":[1,{}]}}}}`), []byte(`{"spec":{}}`))

@@ -24,7 +24,7 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// mux is a server that knows just paths, as Register needs it.
+// mux implements Server with a map of paths.
 type mux struct{ *http.ServeMux }
 
 func (m mux) Register(path string, hook http.Handler) { m.Handle(path, hook) }
@@ -43,8 +43,8 @@ var kinds = map[string]string{
 	"machineoperations":            "MachineOperation",
 }
 
-// request is the review of a write to a resource, "machines",
-// "machineoperations/status" and so on; without a stored object it is a create.
+// request returns the review of a write to a resource, such as "machines" or
+// "machineoperations/status". Without a stored object it is a create.
 // Objects are YAML without apiVersion, kind and metadata, unless they have
 // metadata of their own.
 func request(t testing.TB, resource, was, now string) *admissionv1.AdmissionRequest {
@@ -91,7 +91,7 @@ func post(t testing.TB, path string, r *admissionv1.AdmissionRequest) *admission
 	require.NoError(t, err)
 	response := postRaw(t, path, "application/json", body)
 	require.Equal(t, r.UID, response.UID)
-	requireTravelled(t, path, r, response)
+	requireSent(t, path, r, response)
 	return response
 }
 
@@ -125,8 +125,8 @@ const (
 	typeInvalid  = metav1.CauseTypeTypeInvalid
 )
 
-// row is a write and what the validating handler says of it. It is allowed
-// unless causes are wanted.
+// row is a write and the expected answer of the validating handler. The write is
+// allowed if no causes are expected.
 type row struct {
 	was, now string
 	want     []cause
@@ -216,8 +216,7 @@ var schemas = sync.OnceValue(func() map[string]apiextensionsv1.JSONSchemaProps {
 	return schemas
 })
 
-// requireInSchema checks that a path which a message names is one that the
-// reader can find in the CRD.
+// requireInSchema checks that the CRD has the path that a message names.
 func requireInSchema(t *testing.T, resource, path string) {
 	t.Helper()
 	resource, _, _ = strings.Cut(resource, "/")
