@@ -77,7 +77,7 @@ func startProcess(t *testing.T, change func(*Config)) *process {
 	if change != nil {
 		change(&config)
 	}
-	text, err := json.Marshal(config)
+	text, err := json.Marshal(config) //nolint:staticcheck // SA1026: Controllers, which JSON does not support, is nil
 	require.NoError(t, err)
 	p.command = exec.Command(os.Args[0])
 	p.command.Env = append(os.Environ(), configVariable+"="+string(text))
