@@ -37,7 +37,7 @@ func TestIssue(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 2, "nothing half-written stays")
 
-	// Another leaf of the same authority needs no new trust.
+	// Another certificate of the same CA is trusted as well.
 	require.NoError(t, ca.IssueTo(dir, time.Hour, "127.0.0.1"))
 	renewed, err := tls.LoadX509KeyPair(filepath.Join(dir, corev1.TLSCertKey), filepath.Join(dir, corev1.TLSPrivateKeyKey))
 	require.NoError(t, err)

@@ -18,12 +18,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What may be in a program that ships. Each lets anyone hand the program on
-// under terms of their own, if the texts go along. MPL-2.0 and all that asks
-// for more needs a decision before it gets a place here.
+// Licences that shipped programs may contain. Each allows redistribution under other
+// terms, together with the licence texts. MPL-2.0 and stricter licences need a decision
+// before they are added here.
 var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
 
-// What ships, and for what it is built; the page speaks of the first platform.
+// The shipped programs and their platforms. The page describes the first platform.
 var (
 	programs  = []string{"webhook", "agent", "kubectl-hostformat"}
 	platforms = []string{"linux/amd64", "darwin/arm64", "windows/amd64"}
@@ -34,9 +34,8 @@ var licenceName = regexp.MustCompile(`(?i)^(licen[cs]e|copying)([-._].*)?$`)
 // The module cache writes A as !a.
 var upper = regexp.MustCompile("[A-Z]")
 
-// The page has a section for every go.mod file, with a row for each direct
-// dependency and for nothing else, and says how many modules each program is
-// made of.
+// The page has a section for every go.mod file, with a row for each direct dependency
+// and no other row, and the number of modules in each program.
 func TestDependenciesAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("dependencies.md")
 	require.NoError(t, err)
@@ -87,9 +86,8 @@ func TestDependenciesAreDocumented(t *testing.T) {
 	}
 }
 
-// Every module of others that ends in a program that ships, for any platform,
-// has a licence text, and only such as are allowed. That holds for texts of
-// folders inside a module, too.
+// Every third-party module in a shipped program, for any platform, has a licence text,
+// and all its licences are allowed. This includes the texts in folders of a module.
 func TestShippedLicences(t *testing.T) {
 	folders := map[string]map[string]bool{}
 	for _, platform := range platforms {
@@ -114,8 +112,8 @@ func TestShippedLicences(t *testing.T) {
 	}
 }
 
-// Programs that ship do not link what only makes manifests or tests: cert-manager's
-// types, and everything in folder test.
+// Shipped programs do not link packages that only generate manifests or test:
+// cert-manager's types, and everything in folder test.
 func TestProgramsLinkNoTools(t *testing.T) {
 	for _, program := range programs {
 		t.Run(program, func(t *testing.T) {
@@ -127,7 +125,7 @@ func TestProgramsLinkNoTools(t *testing.T) {
 	}
 }
 
-// table reads the rows whose first cell is code: from that to the other cells.
+// table reads the rows whose first cell is code. It maps that cell to the others.
 func table(section string) map[string][]string {
 	rows := map[string][]string{}
 	for line := range strings.SplitSeq(section, "\n") {
@@ -139,7 +137,7 @@ func table(section string) map[string][]string {
 	return rows
 }
 
-// modFiles finds go.mod, go.tools.mod and those of the modules below.
+// modFiles finds go.mod, go.tools.mod and the go.mod files of nested modules.
 func modFiles(t *testing.T) []string {
 	var files []string
 	require.NoError(t, fs.WalkDir(os.DirFS(".."), ".", func(path string, entry fs.DirEntry, err error) error {
@@ -157,9 +155,9 @@ func modFiles(t *testing.T) []string {
 	return files
 }
 
-// directDependencies are what our own code imports, and what the tools that we
-// run come from, each with the folder that its source has on this machine, if
-// it was ever needed here. A folder of this repository is none.
+// directDependencies returns the modules that our code imports and those of our tools,
+// each with the folder of its source on this machine, if it was downloaded. Folders of
+// this repository are not included.
 func directDependencies(t *testing.T, file string) map[string]string {
 	var mod struct {
 		Require []struct {
@@ -196,8 +194,8 @@ func directDependencies(t *testing.T, file string) map[string]string {
 	return direct
 }
 
-// modules are those of others that programs are made of on a platform, each
-// with the folders of the packages that it gives and those above them.
+// modules returns the third-party modules in the programs for a platform, each with the
+// folders of its packages and their parent folders.
 func modules(t *testing.T, platform string, programs ...string) map[string]map[string]bool {
 	const format = "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Dir}}\t{{$.Dir}}{{end}}{{end}}"
 	args := []string{"list", "-deps", "-f", format}
@@ -220,8 +218,8 @@ func modules(t *testing.T, platform string, programs ...string) map[string]map[s
 	return found
 }
 
-// licencesIn names what the licence texts of folders say. A text that is mostly
-// something else counts as unknown.
+// licencesIn names the licences of the texts in folders. A text that is mostly something
+// else counts as unknown.
 func licencesIn(t *testing.T, folders ...string) []string {
 	found := map[string]bool{}
 	for _, folder := range folders {
@@ -253,7 +251,7 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// goCommand runs go in the root of the repository, for a platform if there is one.
+// goCommand runs go in the root of the repository, for a platform unless it is empty.
 func goCommand(t *testing.T, platform string, args ...string) []byte {
 	command := exec.CommandContext(t.Context(), "go", args...)
 	command.Dir = ".."

@@ -1,5 +1,5 @@
-// Package manifests holds no code; its test keeps the hand-written webhook
-// configurations to what safety asks of them.
+// Package manifests has no code. Its tests check the safety of the hand-written webhook
+// configurations.
 package manifests
 
 import (
@@ -40,7 +40,7 @@ func TestWebhookConfigurations(t *testing.T) {
 	}
 	gotMutating, gotValidating := map[string][]admissionregistrationv1.OperationType{}, map[string][]admissionregistrationv1.OperationType{}
 
-	// What both kinds of entry have in common is judged as a validating one.
+	// Check the common fields of both kinds of entries as those of a validating one.
 	check := func(w admissionregistrationv1.ValidatingWebhook, path, verb string, got map[string][]admissionregistrationv1.OperationType) {
 		require.Len(t, w.Rules, 1, w.Name)
 		rule := w.Rules[0]
@@ -76,8 +76,8 @@ func TestWebhookConfigurations(t *testing.T) {
 	require.Equal(t, wantValidating, gotValidating)
 }
 
-// Deleting a CRD deletes every object of its kind: what installs or removes
-// the webhook never contains one.
+// Deleting a CRD deletes every object of its kind: no overlay that installs or removes
+// the webhook contains one.
 func TestCRDsStandApart(t *testing.T) {
 	files, err := filepath.Glob("*/*.yaml")
 	require.NoError(t, err)

@@ -18,8 +18,7 @@ var update = flag.Bool("update", false, "regenerate docs/api.md")
 
 const page = "../../docs/api.md"
 
-// docs/api.md says what the CRDs say, and so what the comments in this package
-// say.
+// docs/api.md has the texts of the CRDs, which are the comments in this package.
 func TestAPIDocs(t *testing.T) {
 	var want strings.Builder
 	want.WriteString(`# The API
@@ -48,7 +47,7 @@ required field.
 	}
 }
 
-// crd is what the page tells of a CustomResourceDefinition.
+// crd holds the parts of a CustomResourceDefinition that are on the page.
 type crd struct {
 	Spec struct {
 		Names struct {
@@ -61,7 +60,7 @@ type crd struct {
 	}
 }
 
-// property is what the page tells of a field.
+// property holds the parts of a field that are on the page.
 type property struct {
 	Description          string
 	Type, Format         string
@@ -107,7 +106,7 @@ func describe(out *strings.Builder, c crd) {
 	}
 }
 
-// Types of Kubernetes, which has its own pages about them.
+// Types of Kubernetes, whose documentation describes them.
 var ofKubernetes = map[string]string{
 	"spec.machineSelector": "[LabelSelector](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/label-selector/)",
 	"status.conditions":    "list of [Condition](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/condition/)",
@@ -128,7 +127,7 @@ func rows(out *strings.Builder, path string, p property, required bool) {
 		mark = " *"
 	}
 	says := oneLine(p.Description) + celRules(inner)
-	if strings.HasPrefix(says, "UID is a type that") { // of the type, by Kubernetes; the field has no words
+	if strings.HasPrefix(says, "UID is a type that") { // the comment of the type; the field has none
 		says = ""
 	}
 	fmt.Fprintf(out, "| `%s`%s | %s | %s |\n", path+suffix, mark, kind, says)
@@ -169,7 +168,7 @@ func typeOf(p property) string {
 	return kind
 }
 
-// celRules says which rules in CEL a value has.
+// celRules returns the CEL rules of a value.
 func celRules(p property) string {
 	var text strings.Builder
 	for _, rule := range p.Validations {
@@ -188,7 +187,7 @@ func ordered(p property) func(func(string, property) bool) {
 	}
 }
 
-// oneLine makes a text fit for a table in Markdown.
+// oneLine makes a text suitable for a table in Markdown.
 func oneLine(text string) string {
 	return strings.NewReplacer("<", "&lt;", "|", `\|`).Replace(strings.Join(strings.Fields(text), " "))
 }

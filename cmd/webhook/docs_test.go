@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// docs/reference.md has a table of all flags, which says what --help says.
+// The table of flags in docs/reference.md has the same texts as --help.
 func TestFlagsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference.md")
 	require.NoError(t, err)

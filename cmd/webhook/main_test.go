@@ -126,8 +126,8 @@ func kubeconfig(t *testing.T) string {
 	return path
 }
 
-// The webhook starts as the command line says, and ends with 0 when it is told to
-// stop.
+// The webhook starts with the flags of the command line, and exits with 0 after a
+// signal.
 func TestRun(t *testing.T) {
 	dir, port, health := t.TempDir(), freePort(t), freePort(t)
 	ca, err := certs.NewCA()

@@ -53,8 +53,8 @@ func TestReadConfig(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// Whatever the installation config is, the agent reports only known formats, and only
-// for valid names of Machines.
+// For any installation config, the agent reports only known formats, and only for valid
+// names of Machines.
 func FuzzReadConfig(f *testing.F) {
 	for _, text := range []string{"MachineName: a\nProvisioningFormat: ignition", `{"MachineName":"a","ProvisioningFormat":null}`, "MachineName: a\nmachineName: b", "a: &a [*a]", "\xff", "MachineName: [a]", "- MachineName: a"} {
 		f.Add([]byte(text))

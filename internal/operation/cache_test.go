@@ -64,7 +64,7 @@ func TestStrip(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			given := &unstructured.Unstructured{Object: fromYAML(t, test.was)}
-			// Others may hold the same maps.
+			// Other objects may share the maps.
 			sharing := &unstructured.Unstructured{Object: given.Object}
 			for range 2 {
 				stripped, err := strip(given)
@@ -204,8 +204,8 @@ func TestPagedHoldsOnePage(t *testing.T) {
 	require.Equal(t, 45, stripped)
 }
 
-// What the manager is given lists operations in small pages and others in larger
-// ones, and stores no more than is kept.
+// With the options for the manager, operations are listed in small pages and other
+// objects in larger ones, and only the kept fields are stored.
 func TestCacheOptions(t *testing.T) {
 	for kind, size := range map[string]int64{"MachineOperation": operationsPerPage, "MachineConfiguration": objectsPerPage} {
 		from := &pages{objects: operations(45), watch: func() (watch.Interface, error) { return watch.NewFake(), nil }}

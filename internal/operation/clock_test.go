@@ -22,7 +22,7 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// forgetful replaces a host at every call that it accepts, whatever its key.
+// forgetful replaces a host at every call that it accepts: it ignores keys.
 type forgetful struct {
 	refuse, lose bool // the first call: it is not accepted, or its answer is lost
 	calls, acts  int
@@ -48,9 +48,9 @@ func (p *forgetful) Poll(context.Context, string) (Progress, error) {
 	return Progress{State: Succeeded}, nil
 }
 
-// A clock that is set hours forth or back, and right again, before any step from
-// the frozen pair on: the host is replaced once, no operation that was begun is
-// too old, and none waits for hours.
+// The clock is set hours forward or back, and corrected again, before each step after
+// the freeze: the host is replaced once, no started operation is too old, and none
+// waits for hours.
 func TestClockSteps(t *testing.T) {
 	began := time.Unix(1_800_000_000, 0)
 	for name, provider := range map[string]forgetful{
@@ -95,8 +95,8 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// Before anything is frozen a clock that is fast by more than an hour makes an
-// operation too old, which calls nobody; one that is slow does no harm.
+// Before the freeze, a clock that is fast by more than an hour makes an operation too
+// old, and no provider is called. A slow clock does no harm.
 func TestClockIsWrongFromTheStart(t *testing.T) {
 	began := time.Unix(1_800_000_000, 0)
 	for by, want := range map[time.Duration]string{5 * time.Hour: "TooOld", -5 * time.Hour: "Replaced"} {
@@ -129,8 +129,8 @@ func (noHosts) HasSynced() bool                  { return true }
 func (noHosts) Naming(string, string) []string   { return nil }
 func (noHosts) ProviderOf(string) (string, bool) { return "", false }
 
-// reconcilerFor stands on an API server in memory that holds a Machine and an
-// operation on it.
+// reconcilerFor returns a reconciler with an API server in memory that has a Machine
+// and an operation on it.
 func reconcilerFor(t *testing.T, began time.Time, clock *clocktesting.FakePassiveClock, provider Provider) *Reconciler {
 	t.Helper()
 	scheme := runtime.NewScheme()

@@ -29,8 +29,8 @@ func machineNaming(name, provider, id string) *unstructured.Unstructured {
 	return m
 }
 
-// The index reads a raw Machine as resolve reads a typed one, and reads those
-// that cannot be typed, too.
+// The index reads an unstructured Machine like resolve reads a typed one, even if it
+// cannot be converted to the type.
 func TestHostOf(t *testing.T) {
 	for name, test := range map[string]struct {
 		machine, provider, id string
@@ -118,7 +118,7 @@ func TestHostsFollow(t *testing.T) {
 	requireHosts(t, h, map[[2]string][]string{{"P", "1"}: {"a", "d"}})
 	require.True(t, h.HasSynced())
 
-	// A Machine that names no host is known, and is not found by host.
+	// A Machine without a host is in the index, and is not found by host.
 	require.NoError(t, store.Update(machineNaming("d", "P", "")))
 	require.Nil(t, h.Naming("P", ""))
 	provider, known := h.ProviderOf("d")

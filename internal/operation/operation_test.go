@@ -70,7 +70,7 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// A clock that was set back holds no attempt up, and one that is right waits.
+// With a clock that was set back, an attempt does not wait; otherwise it does.
 func TestUntilNextAttempt(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	r := &Reconciler{Clock: clocktesting.NewFakePassiveClock(now), Backoff: Backoff{Base: time.Minute, Cap: time.Hour}}
@@ -88,7 +88,7 @@ func TestUntilNextAttempt(t *testing.T) {
 	}
 }
 
-// An operation is read whatever times others wrote into it.
+// An operation is read with any times that other clients wrote into it.
 func TestTimesThatGoCannotParse(t *testing.T) {
 	raw := &unstructured.Unstructured{Object: map[string]any{
 		"spec": map[string]any{"operationKind": "HostReplace", "machineRef": "a"},
@@ -158,8 +158,8 @@ func many(n int, image string) []resolve.Candidate {
 	return all
 }
 
-// Too many targets are refused at the start; as many as are let through still
-// fit an object when every one has said its longest.
+// Too many targets are refused at the start. The largest allowed number still fits into
+// an object when every target has its longest message.
 func TestFreezeIsBounded(t *testing.T) {
 	image := strings.Repeat("i", 200)
 	_, fault := freeze(many(6001, "x"))
@@ -198,8 +198,7 @@ func TestBounded(t *testing.T) {
 	require.True(t, strings.HasSuffix(cut, "é..."), "no character is cut in two")
 }
 
-// A status write holds what has changed and nothing else, and carries the
-// resourceVersion.
+// A status write has only the changed fields, and carries the resourceVersion.
 func TestPatch(t *testing.T) {
 	raw := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{"name": "op", "resourceVersion": "7"},
@@ -258,7 +257,7 @@ func TestUserData(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The real cloud-init accepts what is rendered.
+// The real cloud-init accepts the rendered user data.
 func TestUserDataIsCloudConfig(t *testing.T) {
 	if _, err := exec.LookPath("cloud-init"); err != nil {
 		t.Skip("cloud-init is not installed")
@@ -278,8 +277,8 @@ func TestUserDataIsCloudConfig(t *testing.T) {
 	require.Error(t, err, "%s", out)
 }
 
-// What is no name is not asked for: the API server would refuse the path, and the
-// target would be held up forever.
+// A reference that cannot be a name is not requested: the API server would reject the
+// path, and the target would wait forever.
 func TestMachineRefThatIsNoName(t *testing.T) {
 	for _, ref := range []string{"", "A/../b", ".."} {
 		_, err := (&Reconciler{}).readMachine(t.Context(), ref)

@@ -15,9 +15,8 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// A status write that turns a finished operation back and adds a Machine to it,
-// which only succeeds where neither the webhook nor our CRD guards it, does not
-// replace that Machine.
+// A status write that reopens a finished operation and adds a Machine to it does not
+// replace that Machine. Such a write only succeeds without the webhook and our CRD.
 func TestTargetsOfOthers(t *testing.T) {
 	began := time.Unix(1_800_000_000, 0)
 	pair := map[string]any{"hostImage": "img-x", "provisioningFormat": "CloudInit"}

@@ -10,8 +10,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
-// On a terminal, where both streams meet, findings have lines of their own, and
-// the line that says how far it is stands below them until the end.
+// On a terminal, which shows both streams, findings have their own lines, and the
+// progress line stays below them until the end.
 func TestAuditOnATerminal(t *testing.T) {
 	const machine = head + "Machine\nmetadata: {name: rack7-node-a}\nspec: {host: {image: ' a'}}"
 	server := httptest.NewServer(newStub(t, machine+"\n---\n"+strings.ReplaceAll(machine, "-a}", "-b}")))
@@ -29,10 +29,10 @@ func TestAuditOnATerminal(t *testing.T) {
 	}
 }
 
-// screen is a terminal that knows two control characters.
+// screen is a terminal that interprets two control characters.
 type screen struct {
-	lines   []string // that are ended
-	line    []byte   // where the cursor is
+	lines   []string // complete ones
+	line    []byte   // the line of the cursor
 	column  int
 	passing []string // what a line held before it was overwritten
 }
@@ -60,8 +60,8 @@ func (s *screen) String() string {
 	return strings.Join(s.lines, "") + string(bytes.TrimRight(s.line, " "))
 }
 
-// That what has begun and what is frozen may not change is no finding: it is no
-// fault of what is stored.
+// Frozen and begun operations that may not change are no finding: nothing is wrong
+// with them.
 func TestAuditOfWhatHasBegun(t *testing.T) {
 	const frozen = "conditions: [{type: Frozen, status: 'True'}], targets: [{machineRef: a, phase: Complete, input: {hostImage: img-a, provisioningFormat: CloudInit}}, {machineRef: b, phase: Complete, input: {provisioningFormat: CloudInit}}]}"
 	for _, object := range []string{

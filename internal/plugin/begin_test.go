@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// before is a time that was so long ago, as an object holds it.
+// before returns the creation time of an object of the given age.
 func before(ago time.Duration) string {
 	return "creationTimestamp: '" + time.Now().Add(-ago).UTC().Format(time.RFC3339) + "'"
 }
 
-// What the controller would refuse an operation for as a whole is refused, by
-// the same reason and in the same words.
+// explain refuses an operation that the controller would refuse as a whole, with the
+// same reason and message.
 func TestExplainOperationAsAWhole(t *testing.T) {
 	const (
 		named    = "machineRef: a"
@@ -87,8 +87,8 @@ func TestExplainOperationAsAWhole(t *testing.T) {
 	}
 }
 
-// A Machine that is listed twice is carried out once, whatever became of the
-// first entry.
+// Of two targets for one Machine, the second is refused, in whatever phase the first
+// is.
 func TestExplainDuplicateTarget(t *testing.T) {
 	const input = "input: {hostImage: img-a, provisioningFormat: CloudInit}"
 	for second, reason := range map[string]string{

@@ -12,7 +12,7 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// claimOn is the Lease that is the claim on a host of provider p.
+// claimOn returns the Lease that is the claim on a host of provider p.
 func claimOn(providerID, holder, history string) string {
 	name := resolve.Host{Provider: "p", ProviderID: providerID}.ClaimName()
 	lease := "\n---\napiVersion: coordination.k8s.io/v1\nkind: Lease\nmetadata: {name: " + name + ", namespace: hostformat-system"
@@ -34,8 +34,7 @@ func stored(name, more, spec, status string) string {
 	return head + "MachineOperation\nmetadata: {name: " + name + ", uid: u-" + name + more + ", " + before(time.Minute) + "}\nspec: {operationKind: HostReplace, " + spec + "}\nstatus: {" + status + "}"
 }
 
-// Of a Machine, explain says who replaces it, and who holds the claim on its
-// host.
+// explain shows the provider of a Machine and the holder of the claim on its host.
 func TestExplainClaim(t *testing.T) {
 	lease := resolve.Host{Provider: "p", ProviderID: "bay-1"}.ClaimName()
 	for name, test := range map[string]struct {
@@ -99,7 +98,7 @@ func TestExplainClaim(t *testing.T) {
 	require.Contains(t, stderr, `--claim-namespace: "A/b" cannot be the name of a namespace`)
 }
 
-// Without a cluster nothing is said about claims.
+// Without a cluster, explain says nothing about claims.
 func TestExplainFilesWithoutClaims(t *testing.T) {
 	stdout, stderr, code := in(t, strings.TrimPrefix(onHost("a", "bay-1", ""), "\n---\n"), "explain", "-f", "-")
 	require.Zero(t, code)
@@ -108,7 +107,7 @@ func TestExplainFilesWithoutClaims(t *testing.T) {
 	require.NotContains(t, stdout, "claim")
 }
 
-// Another Machine that names the same host is what a replacement is refused for.
+// A replacement is refused if another Machine names the same host.
 func TestExplainSharedHost(t *testing.T) {
 	const message = `Machines "a" and "b" both name providerID "bay-1" of provider "p"; correct the wrong one, then create a new operation`
 	machines := onHost("a", "bay-1", "") + onHost("b", "bay-1", ", provisioningFormat: Ignition") + onHost("c", "bay-2", "") +
@@ -152,7 +151,7 @@ func TestExplainSharedHost(t *testing.T) {
 	require.Equal(t, 2, strings.Count(stdout, "HostShared"), "manifests are a fleet, too")
 }
 
-// audit finds shared hosts, for each Machine that names one, and says nothing of
+// audit reports a shared host for each Machine that names it, and says nothing about
 // claims.
 func TestAuditSharedHosts(t *testing.T) {
 	machines := onHost("a", "bay-1", ", provisioningFormat: Ignition") + onHost("b", "bay-2", "") + onHost("c", "bay-1", ", provisioningFormat: Ignition") + onHost("d", "bay-1", "") +
@@ -169,8 +168,8 @@ func TestAuditSharedHosts(t *testing.T) {
 	require.Equal(t, `Machines "a" and "d" both name providerID "bay-1" of provider "p"; correct the wrong one, then create a new operation`, findings[3].Message)
 }
 
-// Of stored operations, audit finds parameters that cannot be read until they
-// have finished, and does not mind their names.
+// audit reports invalid parameters of unfinished operations, and does not warn of
+// names.
 func TestAuditParameters(t *testing.T) {
 	for phase, want := range map[string]int{"Pending": 1, "InProgress": 1, "Complete": 0, "Failed": 0} {
 		stdout, _, _ := newStub(t, stored("swap", "", "parameters: {maxFailures: none}", "phase: "+phase)).of(t, "audit", "-o", "json")
@@ -179,8 +178,8 @@ func TestAuditParameters(t *testing.T) {
 	}
 }
 
-// What the controller would refuse an operation for, over the hosts of all its
-// Machines, before it claims one.
+// explain refuses an operation for the hosts of its Machines, as the controller does
+// before it claims one.
 func TestExplainStart(t *testing.T) {
 	const selected = "machineSelector: {matchLabels: {rack: '7'}}"
 	fine := onHost("a", "bay-1", "") + onHost("b", "bay-2", "")
@@ -233,7 +232,7 @@ func requireOperation(t *testing.T, cluster *stub, reason string, targets []stri
 	require.Equal(t, reason != "" || strings.Join(targets, "") != "", code == exitFindings)
 }
 
-// What the controller would fail targets for that are frozen already.
+// explain refuses frozen targets that the controller would fail.
 func TestExplainFrozenClaims(t *testing.T) {
 	const (
 		started  = ", annotations: {hostformat.unbounded-cloud.io/started: u-swap}"
@@ -289,7 +288,7 @@ func TestExplainFrozenClaims(t *testing.T) {
 	}
 }
 
-// Of many Machines, Leases and operations are listed; of few, read one by one.
+// For many Machines, Leases and operations are listed; for few, they are read singly.
 func TestExplainReadsManyClaimsAtOnce(t *testing.T) {
 	for machines, single := range map[int]bool{2: true, 200: false} {
 		text := ""

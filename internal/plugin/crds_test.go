@@ -12,8 +12,8 @@ import (
 
 const misspelt = head + "Machine\nmetadata: {name: a}\nspec: {host: {img: a}}\n"
 
-// However a folder holds the CRDs, they are found; and where they are not,
-// nothing is called clean.
+// CRDs in a folder are found in every common format. Without CRDs, nothing is called
+// clean.
 func TestCheckFindsCRDs(t *testing.T) {
 	crd := func(kind string) string {
 		for _, file := range []string{"machines", "machineoperations"} {
@@ -68,7 +68,7 @@ func TestCheckFindsCRDs(t *testing.T) {
 	}
 }
 
-// A folder that stands apart from its flag is not taken for something else.
+// The error for a folder that is not part of its flag says what to write.
 func TestCheckFolderApart(t *testing.T) {
 	_, stderr, code := in(t, misspelt, "check", "-f", "-", "--with-crds", "crds")
 	require.Equal(t, exitTrouble, code)
@@ -78,7 +78,7 @@ func TestCheckFolderApart(t *testing.T) {
 	require.Equal(t, "error: manifests are named with -f: -f m.yaml\n", stderr)
 }
 
-// Findings of the schema say where, in the words of the API server.
+// Findings of the schema have the path and the message of the API server.
 func TestCheckSaysWhere(t *testing.T) {
 	for manifest, want := range map[string]finding{
 		"ttlSecondsAfterFinished: 1.5":        {Field: "spec.ttlSecondsAfterFinished", Message: "must be of type int32"},
@@ -101,7 +101,7 @@ func TestCheckSaysWhere(t *testing.T) {
 	require.Equal(t, "1 object, 0 findings\n", stdout)
 }
 
-// A status is dropped from what is created before anybody asks the schema.
+// On a create, the status is dropped before the schema is checked.
 func TestCheckPassesOverStatus(t *testing.T) {
 	const machine = head + "Machine\nmetadata: {name: a}\nspec: {host: {image: img-a}}\nstatus: "
 	for _, status := range []string{"{observedProvisioningFormat: bogus}", "{observedFormat: Ignition}", "a text"} {

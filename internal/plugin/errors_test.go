@@ -13,7 +13,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
-// Advice about the cluster follows errors of the connection, and no others.
+// Only errors of the connection have advice about the cluster.
 func TestExplained(t *testing.T) {
 	for name, test := range map[string]struct {
 		err    error
@@ -54,7 +54,7 @@ func TestOutputThatFails(t *testing.T) {
 	}
 }
 
-// Errors of a command line say what to do, and come before any cluster is asked.
+// Errors of a command line say what to do, and come before any request.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "config")
 	require.NoError(t, os.WriteFile(config, []byte("apiVersion: v1\nkind: Config\n"), 0o600))

@@ -7,8 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A Machine that explain calls refused is a finding of audit, for the same
-// reason.
+// A Machine that explain refuses is a finding of audit, with the same reason.
 func TestAuditAgreesWithExplain(t *testing.T) {
 	for name, test := range map[string]struct{ manifests, reason, words string }{
 		"fine":               {"Machine\nmetadata: {name: a}\nspec: {host: {image: img-a, provisioningFormat: CloudInit}}", "", ""},

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// in runs the plugin over manifests, with no cluster at all.
+// in runs the plugin on manifests, without a cluster.
 func in(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
@@ -92,7 +92,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// For people: 80 columns, no colours but on a terminal, a summary at the end.
+// The output for people has 80 columns, colours only on a terminal, and a summary.
 func TestCheckForPeople(t *testing.T) {
 	dir := folder(t, map[string]string{"deep/" + strings.Repeat("a", 60) + ".yaml": head + "Machine\nmetadata: {name: rack7-node-a}\nspec: {host: {image: ' a', provisioningFormat: ignition}}\n---\n" + head + "Machine\nmetadata: {name: b}\n"})
 	stdout, _, code := in(t, "", "check", "-R", "-f", dir)

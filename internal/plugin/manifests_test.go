@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A kind that is spelt otherwise is told with the one that was meant, and is
-// neither judged nor looked for among CRDs.
+// The finding for a misspelt kind suggests the right one. The object is neither judged
+// nor checked against CRDs.
 func TestMisspeltKind(t *testing.T) {
 	for kind, meant := range map[string]string{"machine": "Machine", "Machines": "Machine", "MACHINE": "Machine", "mcv": "MachineConfigurationVersion", "machineOperation": "MachineOperation"} {
 		manifest := head + kind + "\nmetadata: {name: a}\nspec: {host: {image: ' a'}}"
@@ -26,7 +26,7 @@ func TestMisspeltKind(t *testing.T) {
 	}
 }
 
-// A Machine whose name is still to be made goes by what it begins with.
+// A Machine without a name is shown with its generateName.
 func TestGeneratedName(t *testing.T) {
 	manifest := head + "Machine\nmetadata: {generateName: gen-}\nspec: {host: {image: ' a'}}"
 	stdout, _, _ := in(t, manifest, "explain", "-f", "-")

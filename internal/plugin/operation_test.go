@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the controller would fail a target for is refused, by the same reason;
-// what it leaves alone is not.
+// explain refuses a target that the controller would fail, with the same reason, and
+// no other target.
 func TestExplainTargets(t *testing.T) {
 	const (
 		img       = "spec: {host: {image: img-a, provisioningFormat: CloudInit, external: {provider: p, providerID: bay-1}}}"
@@ -23,7 +23,7 @@ func TestExplainTargets(t *testing.T) {
 	running, complete := "phase: InProgress", "phase: Complete"
 	for name, test := range map[string]struct {
 		metadata, machine string // no machine: it does not exist
-		phase, target     string // no target: none is taken yet
+		phase, target     string // no target: none is recorded yet
 		reason            string // empty: it is not refused
 		says              []string
 	}{
@@ -75,7 +75,7 @@ func TestExplainTargets(t *testing.T) {
 			}
 			stdout, stderr, code := cluster.of(t, "explain", "mop/swap")
 			require.Equal(t, want, code, stdout+stderr)
-			flat := strings.Join(strings.Fields(stdout), " ") // however it is wrapped
+			flat := strings.Join(strings.Fields(stdout), " ") // without line breaks
 			for _, words := range test.says {
 				require.Contains(t, flat, strings.Join(strings.Fields(words), " "))
 			}
@@ -99,14 +99,14 @@ func TestExplainTargets(t *testing.T) {
 	}
 }
 
-// An operation that goes away is not carried on with.
+// An operation that is being deleted does not continue.
 func TestExplainOperationThatIsDeleted(t *testing.T) {
 	_, stderr, code := newStub(t, head+"MachineOperation\nmetadata: {name: swap, deletionTimestamp: '2026-01-01T00:00:00Z'}\nspec: {operationKind: HostReplace, machineRef: a}\nstatus: {phase: InProgress, targets: [{machineRef: a, input: {provisioningFormat: Ignition}}]}").of(t, "explain", "mop/swap")
 	require.Zero(t, code, stderr)
 }
 
-// What cannot be the name of a Machine names none; the other targets are
-// explained all the same.
+// A reference that cannot be the name of a Machine is not found. Other targets are
+// explained as usual.
 func TestExplainTargetThatIsNoName(t *testing.T) {
 	const input = ", input: {hostImage: img-a, provisioningFormat: CloudInit}}"
 	for _, ref := range []string{"A/../b", "''", "..", "'a b'"} {
@@ -116,7 +116,7 @@ func TestExplainTargetThatIsNoName(t *testing.T) {
 		require.Equal(t, exitFindings, code, stderr)
 		require.Contains(t, stdout, "refused   MachineNotFound: the Machine does not exist any more")
 		require.Contains(t, stdout, "today     the Machine says the same")
-		if ref != "''" { // it names none, and is not begun for that
+		if ref != "''" { // an empty one is an invalid selection
 			stdout, stderr, code = newStub(t, op+fine).of(t, "explain", "mop/swap", "-o", "json")
 			require.Equal(t, exitFindings, code, stderr)
 			require.Contains(t, stdout, `"reason": "MachineNotFound"`)
@@ -124,7 +124,7 @@ func TestExplainTargetThatIsNoName(t *testing.T) {
 	}
 }
 
-// Many targets take one list of the Machines, few take one read each.
+// For many targets, the Machines are listed; for few, each is read.
 func TestExplainReadsManyMachinesAtOnce(t *testing.T) {
 	for targets, want := range map[int]int{2: 2, 200: 0} {
 		var manifests, list []string

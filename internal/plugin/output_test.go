@@ -11,8 +11,7 @@ import (
 
 const digest = "registry.example.com/os/flatcar-stable-amd64@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde"
 
-// An image may be copied: it is printed whole, and where it does not fit beside
-// the rest, on a line of its own.
+// An image is never cut, since it may be copied. A long one has a line of its own.
 func TestExplainImageWhole(t *testing.T) {
 	machine := head + "Machine\nmetadata: {name: a}\nspec: {host: {image: '" + digest + "1', provisioningFormat: CloudInit}}"
 	stdout, _, code := in(t, machine, "explain", "-f", "-")
@@ -21,7 +20,7 @@ func TestExplainImageWhole(t *testing.T) {
 	stdout, _, _ = in(t, machine+"\n---\n"+head+"Machine\nmetadata: {name: b}", "explain", "-f", "-", "-o", "wide")
 	require.Contains(t, stdout, digest+"1   ")
 
-	// Two that differ in their last letter do not look the same.
+	// Images that differ in the last letter look different.
 	op := "\n---\n" + head + "MachineOperation\nmetadata: {name: swap}\nspec: {operationKind: HostReplace}\nstatus: {targets: [{machineRef: a, input: {hostImage: '" + digest + "2', provisioningFormat: CloudInit}}]}"
 	stdout, _, _ = newStub(t, machine+op).of(t, "explain", "mop/swap")
 	require.Contains(t, stdout, "    frozen    "+digest+"2\n              CloudInit\n")
@@ -33,14 +32,14 @@ func TestExplainImageWhole(t *testing.T) {
 		}
 	}
 
-	// Before that it is what fits a line.
+	// A shorter one fits on the line.
 	fits := strings.Repeat("i", 42)
 	stdout, _, _ = in(t, strings.ReplaceAll(machine, digest+"1", fits), "explain", "-f", "-")
 	require.Contains(t, stdout, "  image     "+fits+", declared in the Machine\n")
 	requireNarrow(t, stdout)
 }
 
-// Two images that differ in inner spaces are two images, however they are shown.
+// Images that differ in inner spaces look different in every output.
 func TestExplainInnerSpaces(t *testing.T) {
 	machine := head + "Machine\nmetadata: {name: a}\nspec: {host: {image: 'img  a', provisioningFormat: CloudInit}}"
 	stdout, _, _ := in(t, machine, "explain", "-f", "-")
@@ -49,7 +48,7 @@ func TestExplainInnerSpaces(t *testing.T) {
 	require.Contains(t, stdout, `"img  a"`)
 }
 
-// What a terminal would act upon is quoted, wherever it stands.
+// Control characters are quoted in every output.
 func TestNothingRawForATerminal(t *testing.T) {
 	const evil = `"\e[31mgone\u202e\a"`
 	op := head + "MachineOperation\nmetadata: {name: swap}\nspec: {operationKind: HostReplace}\nstatus: {phase: " + evil + ", targets: [{machineRef: " + evil + ", phase: " + evil + ", input: {hostImage: " + evil + ", provisioningFormat: CloudInit}}, " +

@@ -19,9 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// simulated is an API server with many Machines, of which one in a thousand is
-// wrong; it makes each page when it is asked for it. The first page of Machines
-// expires once.
+// simulated is an API server with many Machines, of which one in a thousand has an
+// error. It generates each page on request. The first continue token expires once.
 type simulated struct {
 	machines int
 	expired  bool
@@ -60,7 +59,7 @@ func (s *simulated) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "]}")
 }
 
-// However large the fleet is, audit takes the same memory, and says how far it is.
+// audit takes the same memory for a fleet of any size, and shows its progress.
 func TestAuditOfALargeFleet(t *testing.T) {
 	const machines = 100_000
 	program := filepath.Join(t.TempDir(), "kubectl-hostformat")
@@ -69,11 +68,11 @@ func TestAuditOfALargeFleet(t *testing.T) {
 	server := httptest.NewServer(&simulated{machines: machines})
 	defer server.Close()
 
-	// What this process took before would count as the other's.
+	// The peak of this process would otherwise count for its child.
 	debug.FreeOSMemory()
 	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // on Linux
 	cmd := exec.CommandContext(t.Context(), program, "audit", "--server", server.URL, "--progress", "-o", "json")
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+os.DevNull) // never whatever cluster the user works with
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+os.DevNull) // never the cluster of the user
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.Error(t, cmd.Run())
@@ -89,7 +88,7 @@ func TestAuditOfALargeFleet(t *testing.T) {
 		peak /= 1024
 	}
 	t.Logf("%d Machines of 2 kB: at most %d MiB of memory", machines, peak>>20)
-	if os.Getenv("HOSTFORMAT_RACE") == "" { // the detector takes memory, too
+	if os.Getenv("HOSTFORMAT_RACE") == "" { // the race detector needs memory
 		require.Less(t, peak, int64(100<<20))
 	}
 }

@@ -16,17 +16,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// stub is an API server that serves what it is given as it is, also what a CRD
-// or a webhook would refuse, and keeps what it was asked for.
+// stub is an API server that serves objects as they are given, even if a CRD or a
+// webhook would refuse them. It records the requests.
 type stub struct {
 	objects map[string][]map[string]any // by resource
 	mu      sync.Mutex
 	asked   []string
-	bare    bool   // it has no namespace hostformat-system
+	bare    bool   // without the namespace hostformat-system
 	denied  string // resources with this prefix are forbidden
 }
 
-// newStub makes a stub that holds the documents of manifests.
+// newStub returns a stub with the objects of manifests.
 func newStub(t *testing.T, manifests string) *stub {
 	t.Helper()
 	s := &stub{objects: map[string][]map[string]any{}}
@@ -90,7 +90,7 @@ func (s *stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","message":"%s.unbounded-cloud.io \"%s\" not found","details":{"name":%q},"code":404}`, resource, name, name)
 }
 
-// of runs the plugin in the cluster that a stub stands for.
+// of runs the plugin against the stub.
 func (s *stub) of(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	server := httptest.NewServer(s)
@@ -100,8 +100,7 @@ func (s *stub) of(t *testing.T, args ...string) (stdout, stderr string, code int
 	return out.String(), errs.String(), code
 }
 
-// requireNarrow requires that no line is wider than people can be relied on to
-// have.
+// requireNarrow requires that no line is wider than every terminal.
 func requireNarrow(t *testing.T, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The table of explain fits 80 columns however long an image is; -o wide shows
-// it whole.
+// The table of explain fits into 80 columns with images of any length. -o wide does
+// not cut them.
 func TestExplainTable(t *testing.T) {
 	image := strings.Repeat("registry.example.com/os/flatcar-", 4)
 	manifests := head + "Machine\nmetadata: {name: rack7-node-a}\nspec: {host: {image: '" + image + "', provisioningFormat: Ignition}}\n---\n" +

@@ -14,7 +14,8 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// One host has one claim, whichever Machine names it, and no two hosts share one.
+// A host has the same claim for every Machine that names it, and no two hosts share
+// one.
 func TestClaimName(t *testing.T) {
 	bay := Host{Machine: "a", UID: "u-1", Provider: "P", ProviderID: "bay-1"}
 	same := bay
@@ -33,7 +34,7 @@ func TestClaimName(t *testing.T) {
 	}
 }
 
-// A claim is read back as it was written, and odd text is nobody's.
+// A claim is read as it was written. A holder that cannot be parsed is no operation.
 func TestReadClaim(t *testing.T) {
 	require.Equal(t, Claim{}, ReadClaim(nil))
 	want := Claim{Holder{"swap-1", "u-9"}, 7, []Holder{{"swap-0", "u-8"}, {"a", "u-1"}}}
@@ -67,8 +68,9 @@ func TestNameFault(t *testing.T) {
 	}
 }
 
-// A name that is refused again and again stays in the history, however many
-// others replace the host in between; the longest unused name is forgotten.
+// A name that is refused again and again stays in the history, even if many other
+// operations replace the host in between. The name that was unused longest is
+// dropped.
 func TestHistory(t *testing.T) {
 	claim := Claim{}.TakenBy(Holder{"gitops", "u-0"})
 	require.Equal(t, Claim{Holder: Holder{"gitops", "u-0"}, Fence: 1}, claim)

@@ -10,9 +10,8 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// Whatever is stored, a resolution is a whole pair of legal values, or an error
-// that an edit can mend; an undeclared image never meets a host that runs
-// Ignition.
+// For any stored values, a resolution is a whole pair of legal values, or a fault that
+// an edit can fix. An undeclared image never gets onto a host that runs Ignition.
 func FuzzMachine(f *testing.F) {
 	f.Add("img", "CloudInit", "img-t", "Ignition", "Ignition")
 	f.Add(" \u00a0", "", "img-t", "", "Ignition")

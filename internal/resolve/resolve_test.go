@@ -10,10 +10,9 @@ import (
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// The twelve rules of resolution, written down as a table and read by the test
-// as one. "set" and "-" stand for a value that is there or not, "any" for
-// both; "M", "T", "F", "G" and "O" in a result name the column it is taken
-// from.
+// The twelve rules of resolution as a table, which the test reads. "set" stands for a
+// value, "-" for none, and "any" for both. "M", "T", "F", "G" and "O" in a result name
+// the column that it comes from.
 var table = strings.TrimSpace(`
 row | machine image | template image | machine format | template format | observation | image | format    | image source | format source
 1   | set           | any            | set            | any             | any         | M     | F         | machine      | machine
@@ -75,8 +74,8 @@ func versionWith(image, format string) *v1alpha3.MachineConfigurationVersion {
 	return v
 }
 
-// Every combination of the columns, with images also wrapped in whitespace,
-// falls under exactly one row and resolves as that row says.
+// Every combination of the columns, also with whitespace around images, matches exactly
+// one row and resolves as that row says.
 func TestMachineFollowsTheTable(t *testing.T) {
 	formats := []string{"", "CloudInit", "Ignition"}
 	blanks := []string{"", " \n"}
@@ -188,7 +187,7 @@ func TestMachineErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// What a resolution does not consult cannot fail it.
+// Values that a resolution does not read cannot fail it.
 func TestMachineIgnoresWhatItDoesNotRead(t *testing.T) {
 	for name, test := range map[string]struct {
 		machine *v1alpha3.Machine
@@ -241,7 +240,7 @@ func TestSnapshot(t *testing.T) {
 		"bad format":             {"img-old", "cloudinit", "", Result{}, InvalidFormat},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// The Machine's own image and the template have no say.
+			// The image of the Machine and the template do not matter.
 			machine := machineWith("img-new", test.machineFormat, test.observed)
 			got, fault := Snapshot(test.hostImage, machine)
 			require.Equal(t, test.want, got)
@@ -261,7 +260,7 @@ func TestNeedsVersion(t *testing.T) {
 	require.True(t, NeedsVersion(&v1alpha3.Machine{Spec: v1alpha3.MachineSpec{ConfigurationRef: m.Spec.ConfigurationRef}}))
 }
 
-// Whitespace round an image never changes what is resolved.
+// Whitespace around an image never changes the result.
 func FuzzMachineIsStableUnderWhitespace(f *testing.F) {
 	f.Add("img-m", "img-t", "CloudInit", "", "Ignition", uint8(3))
 	f.Add("", "img t", "", "Ignition", "", uint8(0))
@@ -280,7 +279,7 @@ func FuzzMachineIsStableUnderWhitespace(f *testing.F) {
 	})
 }
 
-// A pair that is read back is checked as it was when it was made.
+// A pair that is read back is checked again.
 func TestPairFault(t *testing.T) {
 	require.Empty(t, PairFault(Pair{Image: "img-a", Format: v1alpha3.CloudInit}))
 	require.Empty(t, PairFault(Pair{Format: v1alpha3.CloudInit}), "the current image is kept")

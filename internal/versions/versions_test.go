@@ -19,8 +19,8 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// pages is a reader that returns a list in pages of given content, which no
-// real API server can be made to do in a chosen order.
+// pages is a reader that returns a list in pages with given content. A real API server
+// does not page in a chosen order.
 type pages struct {
 	client.Reader
 	pages [][]v1alpha3.MachineConfigurationVersion
@@ -138,7 +138,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A name that no object can have is not a read that fails.
+// A name that no object can have is a fault, not a failed read.
 func TestReadOfAnImpossibleName(t *testing.T) {
 	pin := int32(1)
 	for _, name := range []string{"", "edge/pool", strings.Repeat("x", 64), "a b"} {
@@ -150,7 +150,7 @@ func TestReadOfAnImpossibleName(t *testing.T) {
 	}
 }
 
-// A read that fails is never taken for a version that is not there.
+// A failed read is never mistaken for a missing version.
 func TestReadFailure(t *testing.T) {
 	failure := apierrors.NewInternalError(errors.New("boom"))
 	pin := int32(2)

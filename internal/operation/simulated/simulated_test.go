@@ -43,7 +43,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// The ways to misbehave that crash tests are made of.
+// The faults that crash tests use.
 func TestMisbehaviour(t *testing.T) {
 	for name, store := range stores(t) {
 		t.Run(name, func(t *testing.T) {
@@ -73,8 +73,8 @@ func TestMisbehaviour(t *testing.T) {
 	}
 }
 
-// A host keeps the highest fence that it was replaced with: calls of the past are
-// refused before they act, and so is a second call while the first still runs.
+// A host keeps the highest fence that it was replaced with. Calls with a lower fence
+// are refused before they act, and so is a second call while the first still runs.
 func TestFence(t *testing.T) {
 	for name, store := range stores(t) {
 		t.Run(name, func(t *testing.T) {
