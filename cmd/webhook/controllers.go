@@ -26,7 +26,7 @@ func (o *options) validateControllers() (err error) {
 	case !o.webhook && !running:
 		return errors.New("--webhook=false requires --controllers: otherwise nothing would run")
 	case o.leaderElect && o.webhook:
-		return errors.New("--leader-elect requires --webhook=false: a process that loses its Lease exits at once, and would drop the requests that it is serving")
+		return errors.New("--leader-elect requires --webhook=false: a process that loses its Lease exits immediately, and would drop the requests that it is serving")
 	case o.leaderElect && !running:
 		return errors.New("--leader-elect requires --controllers")
 	case o.concurrency < 1:

@@ -8,7 +8,7 @@ import "time"
 // file.
 type Limits struct {
 	// HeaderTimeout is how long a TLS handshake may take, and a request header.
-	// The API server sends both at once.
+	// The API server sends both together.
 	HeaderTimeout time.Duration
 	// RequestTimeout is how long a request may take to arrive. The API server
 	// gives up at the same time: see timeoutSeconds in manifests/base/webhook.yaml.

@@ -214,8 +214,8 @@ func TestWithoutWebhook(t *testing.T) {
 	require.ErrorContains(t, err, "refused")
 }
 
-// When its context is done, the server is not ready at once. During the delay it
-// keeps serving, and then closes connections. Run returns nil.
+// When its context is done, the server immediately reports not ready. During the
+// delay it keeps serving, and then closes connections. Run returns nil.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *Config) { c.ShutdownDelay = longer })
