@@ -139,7 +139,7 @@ func TestOperationDeleted(t *testing.T) {
 		require.EventuallyWithT(t, func(collect *assert.CollectT) {
 			out, err := ours.Kubectl(t.Context(), nil, "get", "events", "-A", "--field-selector=involvedObject.name="+machine, "-o", "jsonpath={.items[*].message}")
 			assert.NoError(collect, err)
-			assert.Contains(collect, out, "MachineOperation "+name+" was deleted or ended by others during its call: stage Replacing")
+			assert.Contains(collect, out, "MachineOperation "+name+" was deleted or finished by another client during its call: stage Replacing")
 		}, patience, interval)
 		require.Equal(t, 1, calls(t, ours, op, machine).DestructiveCalls)
 	})

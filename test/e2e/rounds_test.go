@@ -219,7 +219,7 @@ func TestPausedInMidCall(t *testing.T) {
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		out, err := ours.Kubectl(t.Context(), nil, "get", "events", "-A", "--field-selector=involvedObject.name="+machine, "-o", "jsonpath={.items[*].message}")
 		assert.NoError(collect, err)
-		assert.Contains(collect, out, "MachineOperation "+old+" was deleted or ended by others during its call: stage ClaimLost")
+		assert.Contains(collect, out, "MachineOperation "+old+" was deleted or finished by another client during its call: stage ClaimLost")
 	}, patience, interval)
 	require.Equal(t, simulated.Record{ReplaceCalls: 1}, calls(t, ours, gone, machine), "the old image is not installed over the new one")
 	record := calls(t, ours, done, machine)

@@ -78,7 +78,7 @@ func TestConfigurationController(t *testing.T) {
 		require.EventuallyWithT(t, func(collect *assert.CollectT) {
 			out, err := foreign.Kubectl(t.Context(), nil, "get", "events", "-A", "--field-selector=involvedObject.name="+last)
 			assert.NoError(collect, err)
-			assert.Contains(collect, out, "version 2147483647 is the last that there can be")
+			assert.Contains(collect, out, "version 2147483647 has the highest possible number")
 		}, patience, interval)
 		list, err := c.of("machineconfigurationversions").List(t.Context(), metav1.ListOptions{LabelSelector: v1alpha3.ConfigurationLabel + "=" + last})
 		require.NoError(t, err)
