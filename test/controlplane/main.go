@@ -1,13 +1,17 @@
-// Command controlplane finds or makes the programs of a local control plane
-// (etcd, kube-apiserver, kubectl) and prints the folder that holds them, for
-// use as KUBEBUILDER_ASSETS. Everything else it says goes to standard error.
+// Command controlplane finds or builds the programs of a local control plane
+// (etcd, kube-apiserver, kubectl) and prints the folder that contains them, for
+// use as KUBEBUILDER_ASSETS. All other output goes to standard error.
 //
-// It tries four sources, in this order, and says which one it chose:
+// It tries four sources, in this order, and says which one it uses:
 //
 //  1. KUBEBUILDER_ASSETS, if set;
 //  2. the cache of an earlier build, below os.UserCacheDir;
 //  3. setup-envtest, which downloads what the Kubernetes project publishes;
 //  4. a build from the Go modules that go.mod beside this file pins.
+//
+// With -cached it downloads and builds nothing, and fails if neither of the first
+// two sources has the programs. With -old-kubectl it also builds the oldest
+// kubectl that the documentation promises, into a folder inside the cache.
 //
 // Only the standard library is imported here, so that running this command
 // does not first fetch the dependencies of Kubernetes.
@@ -16,6 +20,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,7 +32,7 @@ import (
 	"time"
 )
 
-// programs are the files that a folder of assets must hold, and the packages
+// programs are the files that a folder of assets must contain, and the packages
 // that they are built from.
 var programs = []struct{ name, pkg string }{
 	{"etcd", "go.etcd.io/etcd/server/v3"},
@@ -40,9 +45,12 @@ var programs = []struct{ name, pkg string }{
 const downloadTimeout = 3 * time.Minute
 
 func main() {
+	cachedOnly := flag.Bool("cached", false, "print the folder only if it exists already")
+	withOldKubectl := flag.Bool("old-kubectl", false, "also build the oldest kubectl that the documentation promises")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	dir, err := assets(ctx)
+	dir, err := run(ctx, *cachedOnly, *withOldKubectl)
 	if err != nil {
 		say("error: %v", err)
 		os.Exit(1)
@@ -50,40 +58,83 @@ func main() {
 	fmt.Println(dir)
 }
 
+func run(ctx context.Context, cachedOnly, withOldKubectl bool) (string, error) {
+	c, err := newCache(ctx)
+	if err != nil {
+		return "", err
+	}
+	given := os.Getenv("KUBEBUILDER_ASSETS")
+	switch {
+	case given != "":
+		if missing := missingIn(given); len(missing) > 0 {
+			return "", fmt.Errorf("KUBEBUILDER_ASSETS=%s lacks %s: add it there, or unset the variable to have it built", given, strings.Join(missing, ", "))
+		}
+		say("using KUBEBUILDER_ASSETS=%s", given)
+		return given, nil
+	case cachedOnly:
+		return c.find()
+	}
+	dir, err := c.provide(ctx)
+	if err == nil && withOldKubectl {
+		err = c.provideOldKubectl(ctx, dir)
+	}
+	return dir, err
+}
+
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "control plane: "+format+"\n", args...)
 }
 
-// assets returns the folder that holds all programs.
-func assets(ctx context.Context) (string, error) {
-	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
-		if missing := missingIn(dir); len(missing) > 0 {
-			return "", fmt.Errorf("KUBEBUILDER_ASSETS=%s lacks %s: add it there, or unset the variable to have it built", dir, strings.Join(missing, ", "))
-		}
-		say("using KUBEBUILDER_ASSETS=%s", dir)
-		return dir, nil
-	}
+// cache is where the programs are kept.
+type cache struct {
+	root string
+	// built is the folder of an earlier build. Its name contains the versions, so
+	// that a new version is built beside the old one.
+	built      string
+	kubernetes string // the pinned version
+}
 
-	kubernetes, err := pinned(ctx, "k8s.io/kubernetes")
+func newCache(ctx context.Context) (*cache, error) {
+	kubernetes, err := pinned(ctx, ".", "k8s.io/kubernetes")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	etcd, err := pinned(ctx, "go.etcd.io/etcd/server/v3")
+	etcd, err := pinned(ctx, ".", "go.etcd.io/etcd/server/v3")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	cache, err := os.UserCacheDir()
+	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("no cache folder: %w", err)
+		return nil, fmt.Errorf("no cache folder: %w", err)
 	}
-	root := filepath.Join(cache, "hostformat", "controlplane")
+	root := filepath.Join(dir, "hostformat", "controlplane")
 	built := filepath.Join(root, fmt.Sprintf("kubernetes-%s-etcd-%s-%s-%s", kubernetes, etcd, runtime.GOOS, runtime.GOARCH))
-	if len(missingIn(built)) == 0 {
-		say("using the programs built before, in %s", built)
-		return built, nil
+	return &cache{root: root, built: built, kubernetes: kubernetes}, nil
+}
+
+// find returns the folder that an earlier call of provide has filled.
+func (c *cache) find() (string, error) {
+	candidates := []string{c.built}
+	if minor, err := c.minor(); err == nil { // setup-envtest has a folder for each patch release
+		downloaded, _ := filepath.Glob(filepath.Join(c.root, "k8s", minor+".*-"+runtime.GOOS+"-"+runtime.GOARCH))
+		candidates = append(candidates, downloaded...)
+	}
+	for _, dir := range candidates {
+		if len(missingIn(dir)) == 0 {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("none is in %s", c.root)
+}
+
+// provide returns the folder that contains all programs.
+func (c *cache) provide(ctx context.Context) (string, error) {
+	if len(missingIn(c.built)) == 0 {
+		say("using the programs built before, in %s", c.built)
+		return c.built, nil
 	}
 
-	dir, err := download(ctx, root, kubernetes)
+	dir, err := c.download(ctx)
 	if err == nil {
 		say("using the programs that setup-envtest provides, in %s", dir)
 		return dir, nil
@@ -93,11 +144,20 @@ func assets(ctx context.Context) (string, error) {
 	}
 	say("setup-envtest cannot provide them (%v)", err)
 
-	if err := build(ctx, root, built, kubernetes); err != nil {
+	if err := c.build(ctx); err != nil {
 		return "", err
 	}
-	say("using the programs just built, in %s", built)
-	return built, nil
+	say("using the programs just built, in %s", c.built)
+	return c.built, nil
+}
+
+// minor returns the pinned version of Kubernetes without its patch release.
+func (c *cache) minor() (string, error) {
+	parts := strings.SplitN(strings.TrimPrefix(c.kubernetes, "v"), ".", 3)
+	if len(parts) < 2 {
+		return "", fmt.Errorf("%q is not a version of Kubernetes", c.kubernetes)
+	}
+	return parts[0] + "." + parts[1], nil
 }
 
 func missingIn(dir string) []string {
@@ -110,9 +170,9 @@ func missingIn(dir string) []string {
 	return missing
 }
 
-// pinned returns the version of a module in the go.mod beside this file.
-func pinned(ctx context.Context, module string) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}}", module).Output()
+// pinned returns the version of a module in the go.mod of a folder.
+func pinned(ctx context.Context, folder, module string) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "-C", folder, "list", "-m", "-f", "{{.Version}}", module).Output()
 	if err != nil {
 		return "", fmt.Errorf("cannot read the version of %s: %w", module, withStderr(err))
 	}
@@ -121,16 +181,16 @@ func pinned(ctx context.Context, module string) (string, error) {
 
 // download asks setup-envtest for the newest patch release of the pinned
 // minor version of Kubernetes.
-func download(ctx context.Context, root, kubernetes string) (string, error) {
-	parts := strings.SplitN(strings.TrimPrefix(kubernetes, "v"), ".", 3)
-	if len(parts) < 2 {
-		return "", fmt.Errorf("%q is not a version of Kubernetes", kubernetes)
+func (c *cache) download(ctx context.Context) (string, error) {
+	minor, err := c.minor()
+	if err != nil {
+		return "", err
 	}
-	say("asking setup-envtest for Kubernetes %s.%s (at most %s)", parts[0], parts[1], downloadTimeout)
+	say("asking setup-envtest for Kubernetes %s (at most %s)", minor, downloadTimeout)
 	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "tool", "setup-envtest", "use",
-		"--bin-dir", root, "-p", "path", parts[0]+"."+parts[1]+".x")
+		"--bin-dir", c.root, "-p", "path", minor+".x")
 	out, err := cmd.Output()
 	if err != nil {
 		return "", withStderr(err)

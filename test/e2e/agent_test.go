@@ -37,6 +37,7 @@ func report(t *testing.T, cluster *local.Cluster, kubeconfig, config string, arg
 
 func TestAgent(t *testing.T) {
 	needsLocal(t)
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign)
 	config := func(name, format string) string {
 		if format == "" {
@@ -218,14 +219,14 @@ func removeFromSchema(t *testing.T, c client, resource, path string) {
 		}, patience, interval)
 	}
 	t.Cleanup(func() {
-		restoreForeignCRDs(t)
+		restoreForeignCRDs(t, c)
 		unknown(false)
 	})
 	unknown(true)
 }
 
-func restoreForeignCRDs(t *testing.T) {
+func restoreForeignCRDs(t *testing.T, c client) {
 	t.Helper()
-	out, err := foreign.Kubectl(context.Background(), nil, "apply", "--server-side", "--force-conflicts", "-f", "testdata/foreign-crds")
+	out, err := c.cluster.Kubectl(context.Background(), nil, "apply", "--server-side", "--force-conflicts", "-f", "testdata/foreign-crds")
 	require.NoError(t, err, out)
 }

@@ -25,6 +25,7 @@ import (
 // written back.
 func TestAuditAgreesWithTheWebhook(t *testing.T) {
 	needsLocal(t)
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign) // whose CRDs take any format
 	require.NoError(t, foreign.RemoveWebhook(t.Context()))
 	t.Cleanup(func() { require.NoError(t, foreign.InstallWebhook(context.Background())) })

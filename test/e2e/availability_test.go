@@ -24,7 +24,7 @@ func TestNoCallIsLost(t *testing.T) {
 	enough := time.After(3 * time.Minute)
 	finish := i.load(t)
 	for range 2 {
-		out, err := ours.Kubectl(t.Context(), nil, "rollout", "restart", "-n", certs.Namespace, "deployment", webhookDeployment)
+		out, err := i.client.cluster.Kubectl(t.Context(), nil, "rollout", "restart", "-n", certs.Namespace, "deployment", webhookDeployment)
 		require.NoError(t, err, out)
 		i.rolledOut(t, webhookDeployment)
 	}
@@ -100,7 +100,7 @@ func TestScaledToNothing(t *testing.T) {
 		"{apiVersion: v1, kind: Pod, metadata: {name: scaled, namespace: default}, spec: {containers: [{name: a, image: hostformat:latest, imagePullPolicy: Never}]}}",
 	} {
 		for _, verb := range [][]string{{"apply"}, {"label", "a=b"}, {"delete", "--wait=false"}} {
-			out, err := ours.Kubectl(t.Context(), []byte(manifest), append(verb, "-f", "-")...)
+			out, err := i.client.cluster.Kubectl(t.Context(), []byte(manifest), append(verb, "-f", "-")...)
 			require.NoError(t, err, out)
 		}
 	}
@@ -108,18 +108,18 @@ func TestScaledToNothing(t *testing.T) {
 		i.scale(t, certs.Namespace, controllerDeployment, 2)
 		i.rolledOut(t, controllerDeployment)
 		require.Eventually(t, func() bool { // it tries, and cannot write
-			log, err := ours.Kubectl(t.Context(), nil, "logs", "-n", certs.Namespace, "-l", "app.kubernetes.io/name="+controllerDeployment, "--tail=-1")
+			log, err := i.client.cluster.Kubectl(t.Context(), nil, "logs", "-n", certs.Namespace, "-l", "app.kubernetes.io/name="+controllerDeployment, "--tail=-1")
 			return err == nil && strings.Contains(log, "failed calling webhook")
 		}, podPatience, interval)
 		require.NotContains(t, get(t, i.client, "machineoperations", operation).Object, "status")
 	}
 
 	t.Run("the gate is opened and closed again", func(t *testing.T) {
-		run(t, documented(t, "docs/operations.md", "## The webhook is down", "sh", 0))
+		i.run(t, documented(t, "docs/operations.md", "## The webhook is down", "sh", 0))
 		require.EventuallyWithT(t, func(collect *assert.CollectT) {
 			assert.ErrorContains(collect, i.write(t.Context()), "was not trimmed")
 		}, patience, interval, "it is open")
-		out, err := ours.Kubectl(t.Context(), nil, "apply", "-k", overlay(t))
+		out, err := i.client.cluster.Kubectl(t.Context(), nil, "apply", "-k", i.overlay(t))
 		require.NoError(t, err, out)
 	})
 	i.scale(t, certs.Namespace, webhookDeployment, 2)

@@ -18,6 +18,7 @@ import (
 // froze, whatever the Machine says now.
 func TestSnapshotsOfOthers(t *testing.T) {
 	needsLocal(t)
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign)
 	startControllers(t, foreign, foreign.Kubeconfig, "hostreplace")
 	for name, test := range map[string]struct {
@@ -79,8 +80,8 @@ func TestSnapshotsOfOthers(t *testing.T) {
 // admission would refuse.
 func pastTheWebhook(t *testing.T, c client, name string) error {
 	t.Helper()
-	_, _ = foreign.Kubectl(t.Context(), nil, "delete", "validatingwebhookconfiguration", "hostformat")
-	t.Cleanup(func() { require.NoError(t, foreign.InstallWebhook(context.Background())) })
+	_, _ = c.cluster.Kubectl(t.Context(), nil, "delete", "validatingwebhookconfiguration", "hostformat")
+	t.Cleanup(func() { require.NoError(t, c.cluster.InstallWebhook(context.Background())) })
 	var err error
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		_, err = c.of("machineoperations").Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"operationKind":"HostReplace"}}`), metav1.PatchOptions{})
@@ -103,6 +104,7 @@ func conditionOf(op *unstructured.Unstructured, kind string) map[string]any {
 // list elements too, their conditions, and integers to the digit.
 func TestStatusOfOthersSurvives(t *testing.T) {
 	needsLocal(t)
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign)
 	machine := uniqueName()
 	store(t, c, "machines", object(t, "machines", machine, "{spec: {"+host("image: img-m, provisioningFormat: CloudInit")+"}, status: {phase: Ready, serial: 9007199254740993, conditions: [{type: Theirs, lastTransitionTime: never}]}}"))
@@ -140,6 +142,7 @@ func TestStatusOfOthersSurvives(t *testing.T) {
 // A Machine that is listed twice, as older CRDs allow, is replaced once.
 func TestMachineListedTwice(t *testing.T) {
 	needsLocal(t)
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign)
 	require.NoError(t, foreign.RemoveWebhook(t.Context()))
 	t.Cleanup(func() { require.NoError(t, foreign.InstallWebhook(context.Background())) })
@@ -160,6 +163,7 @@ func TestMachineListedTwice(t *testing.T) {
 // A terminal phase that another writer set meanwhile is never turned back.
 func TestTerminalPhaseWins(t *testing.T) {
 	needsLocal(t)
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign)
 	machine := uniqueName()
 	store(t, c, "machines", object(t, "machines", machine, "spec: {"+host("image: img-m, provisioningFormat: CloudInit")+"}"))
@@ -198,6 +202,7 @@ func targetsNow(c client, name string) []any {
 // Over CRDs that would drop what is frozen, nothing is called.
 func TestSchemaTooOld(t *testing.T) {
 	needsLocal(t)
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign)
 	removeFromSchema(t, c, "machineoperations", "status properties targets items properties input properties machineUID")
 	machine := uniqueName()
@@ -215,6 +220,7 @@ func TestSchemaTooOld(t *testing.T) {
 // cannot be delivered, and never crosses a pair.
 func TestWithoutWebhook(t *testing.T) {
 	needsLocal(t)
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign)
 	require.NoError(t, foreign.RemoveWebhook(t.Context()))
 	t.Cleanup(func() { require.NoError(t, foreign.InstallWebhook(context.Background())) })

@@ -54,9 +54,9 @@ func actsOn(t *testing.T, dir, machine string) int {
 	return acts
 }
 
-func claims(t asserting) leases.LeaseInterface {
+func claims(t asserting, c client) leases.LeaseInterface {
 	t.Helper()
-	clientset, err := kubernetes.NewForConfig(ours.Config)
+	clientset, err := kubernetes.NewForConfig(c.cluster.Config)
 	require.NoError(t, err)
 	return clientset.CoordinationV1().Leases(resolve.DefaultClaimNamespace)
 }
@@ -67,7 +67,7 @@ func claimOf(t asserting, c client, machine string) (string, resolve.Claim) {
 	m := get(t, c, "machines", machine)
 	id, _, _ := unstructured.NestedString(m.Object, "spec", "host", "external", "providerID")
 	name := resolve.Host{UID: m.GetUID(), Provider: simulated.Name, ProviderID: id}.ClaimName()
-	lease, err := claims(t).Get(context.Background(), name, metav1.GetOptions{})
+	lease, err := claims(t, c).Get(context.Background(), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return name, resolve.Claim{}
 	}
@@ -79,8 +79,9 @@ func claimOf(t asserting, c client, machine string) (string, resolve.Claim) {
 // deleted and created again, and whoever replaces the host in between.
 func TestNameReplacesAHostOnce(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
-	r, dir := newReconciler(t, asRead)
+	r, dir := newReconciler(t, c, asRead)
 	for how, test := range map[string]struct {
 		fields string
 		others int // a claim remembers 64
@@ -131,13 +132,14 @@ func TestNameReplacesAHostOnce(t *testing.T) {
 // and applied again under its name: that is one call, not none.
 func TestRefusedAndCorrected(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for name, test := range map[string]struct{ wrong, right, reason string }{
 		"not resolved":  {host("") + ", configurationRef: {name: nope, version: 7}", `{"configurationRef":null}`, "VersionNotFound"},
 		"undeliverable": {host("image: img-m, provisioningFormat: Ignition"), `{"host":{"provisioningFormat":"CloudInit"}}`, "IgnitionNotDeliverable"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, dir := newReconciler(t, asRead)
+			r, dir := newReconciler(t, c, asRead)
 			machine, op := uniqueName(), uniqueName()
 			store(t, c, "machines", object(t, "machines", machine, "spec: {"+test.wrong+"}"))
 			createOperation(t, c, op, "machineRef: "+machine)
@@ -154,7 +156,7 @@ func TestRefusedAndCorrected(t *testing.T) {
 		})
 	}
 	t.Run("behind another", func(t *testing.T) { // on the second of its hosts: the first is given back
-		r, dir := newReconciler(t, asRead)
+		r, dir := newReconciler(t, c, asRead)
 		rack := addRack(t, c, "-a", "-b")
 		holder, op := uniqueName(), uniqueName()
 		createOperation(t, c, holder, "machineRef: "+rack+"-b")
@@ -201,15 +203,16 @@ func requestFor(name string) reconcile.Request {
 // next one: the claim is raised above it, and the host is replaced once.
 func TestClaimIsRemoved(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
-	r, dir := newReconciler(t, asRead)
+	r, dir := newReconciler(t, c, asRead)
 	machine := newMachine(t, c)
 	for range 3 {
 		require.Equal(t, "Complete", phase(reconcileUntilFinished(t, c, r, newOperation(t, c, machine))))
 	}
 	lease, claim := claimOf(t, c, machine)
 	require.Equal(t, int32(3), claim.Fence)
-	require.NoError(t, claims(t).Delete(t.Context(), lease, metav1.DeleteOptions{}))
+	require.NoError(t, claims(t, c).Delete(t.Context(), lease, metav1.DeleteOptions{}))
 	last := newOperation(t, c, machine)
 	op := reconcileUntilFinished(t, c, r, last)
 	require.Equal(t, "Complete", phase(op), message(op))
@@ -223,6 +226,7 @@ func TestClaimIsRemoved(t *testing.T) {
 // accepted before is followed to its end.
 func TestClaimIsLost(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	taken := `{"spec":{"holderIdentity":"somebody/else","leaseTransitions":9}}`
 	for name, test := range map[string]struct {
@@ -234,7 +238,7 @@ func TestClaimIsLost(t *testing.T) {
 		"after it was accepted":   {true, taken, "Replaced", "the host was replaced"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, dir := newReconciler(t, asRead)
+			r, dir := newReconciler(t, c, asRead)
 			machine := newMachine(t, c)
 			op := newOperation(t, c, machine)
 			steps := 2 // freeze, mark
@@ -247,7 +251,7 @@ func TestClaimIsLost(t *testing.T) {
 			}
 			require.Equal(t, test.accepted, targetOf(t, get(t, c, "machineoperations", op), 0)["providerOperation"] != nil)
 			lease, _ := claimOf(t, c, machine)
-			_, err := claims(t).Patch(t.Context(), lease, types.MergePatchType, []byte(test.patch), metav1.PatchOptions{})
+			_, err := claims(t, c).Patch(t.Context(), lease, types.MergePatchType, []byte(test.patch), metav1.PatchOptions{})
 			require.NoError(t, err)
 			done := reconcileUntilFinished(t, c, r, op)
 			require.Equal(t, test.reason, reason(done), message(done))
@@ -269,6 +273,7 @@ func TestClaimIsLost(t *testing.T) {
 // has finished; a crash between claim and freeze blocks nobody for longer.
 func TestClaimIsFree(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for name, end := range map[string]func(t *testing.T, holder string){
 		"gone": func(t *testing.T, holder string) {
@@ -289,7 +294,7 @@ func TestClaimIsFree(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, dir := newReconciler(t, asRead)
+			r, dir := newReconciler(t, c, asRead)
 			machine := newMachine(t, c)
 			holder := newOperation(t, c, machine)
 			// It crashes between claim and freeze.
@@ -335,8 +340,9 @@ func (f failingWriter) Patch(ctx context.Context, o ctrlclient.Object, p ctrlcli
 // Machine has other labels by now: the host is replaced for one operation only.
 func TestRelabelledMeanwhile(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
-	r, dir := newReconciler(t, asRead)
+	r, dir := newReconciler(t, c, asRead)
 	rack := addRack(t, c, "-a")
 	first, second := uniqueName(), uniqueName()
 	stale := createOperation(t, c, first, "machineSelector: {matchLabels: {rack: "+rack+"}}")
@@ -362,8 +368,9 @@ func TestRelabelledMeanwhile(t *testing.T) {
 // is not begun, and stands in nobody's way.
 func TestMixedProviders(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
-	r, dir := newReconciler(t, asRead)
+	r, dir := newReconciler(t, c, asRead)
 	rack := addRack(t, c, "-a", "-b")
 	require.NoError(t, patchSpec(t, c, rack+"-b", `{"host":{"external":{"provider":"Elsewhere"}}}`))
 	mixed := createOperation(t, c, uniqueName(), "machineSelector: {matchLabels: {rack: "+rack+"}}")

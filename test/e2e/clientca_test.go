@@ -47,17 +47,17 @@ func TestClientCertificateOfTheAPIServer(t *testing.T) {
 	file("client.crt", string(certPEM))
 	file("client.key", string(keyPEM))
 
-	cluster, err := local.Start(t.Context(), local.Options{Args: []string{"--client-ca", file("ca.crt", string(ca.PEM))}, APIServer: map[string]string{
+	// It starts, and judges writes.
+	cluster := takeOwn(t, local.Options{Args: []string{"--client-ca", file("ca.crt", string(ca.PEM))}, APIServer: map[string]string{
 		"admission-control-config-file": config,
 		"audit-policy-file":             file("policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, resources: [{group: unbounded-cloud.io}]}]\n"),
 		"audit-log-path":                filepath.Join(dir, "audit.log"),
-	}, Log: &local.Log{}})
-	require.NoError(t, err, "it starts, and judges writes")
-	t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
+	}})
 
 	auditLogTells(t, cluster, filepath.Join(dir, "audit.log"))
 
-	// The other API server has no certificate to show.
+	// Another API server has no certificate to show.
+	ours := ourCRDs.takeMore(t)
 	target := cluster.ClientConfig("/validate")
 	_, err = (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}).Post(*target.URL, "application/json", strings.NewReader("{}"))
 	require.ErrorContains(t, err, "certificate required")

@@ -170,7 +170,12 @@ type controllers struct {
 
 func startControllers(t *testing.T, cluster *local.Cluster, kubeconfig, names string, args ...string) *controllers {
 	t.Helper()
-	c := &controllers{cmd: cluster.Controllers(kubeconfig, names, args...), log: &local.Log{}, done: make(chan struct{})}
+	return startProcess(t, cluster.Controllers(kubeconfig, names, args...))
+}
+
+func startProcess(t *testing.T, cmd *exec.Cmd) *controllers {
+	t.Helper()
+	c := &controllers{cmd: cmd, log: &local.Log{}, done: make(chan struct{})}
 	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
 	require.NoError(t, c.cmd.Start())
 	go func() {
@@ -191,7 +196,7 @@ func (c *controllers) kill() {
 	<-c.done
 }
 
-const patience, interval = time.Minute, 50 * time.Millisecond
+const patience, interval = 2 * time.Minute, 50 * time.Millisecond
 
 // host is the spec.host of a Machine that the simulated provider replaces, each
 // time another one.
@@ -280,7 +285,7 @@ func calls(t asserting, cluster *local.Cluster, op *unstructured.Unstructured, m
 	return *record
 }
 
-// isStatusWrite tells whether a request writes the status of an operation. A dry
+// isStatusWrite reports whether a request writes the status of an operation. A dry
 // run does not.
 func isStatusWrite(r *http.Request) bool {
 	return !r.URL.Query().Has("dryRun") && strings.Contains(r.URL.Path, "/machineoperations/") && strings.HasSuffix(r.URL.Path, "/status")

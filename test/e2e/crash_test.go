@@ -36,6 +36,7 @@ func newMachine(t *testing.T, c client) string {
 // the provider forgets, and the pair stays as it was first frozen.
 func TestCrashAtEveryStep(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for _, how := range []fault{drop, forwardThenDrop} {
 		for step := 1; ; step++ {
@@ -94,6 +95,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 // nobody.
 func TestCrashAtRandom(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	rounds := roundsOf(25, 100)
 	c := newClient(t, ours)
 	seed := uint64(time.Now().UnixNano())
@@ -197,6 +199,7 @@ func (p *pairRecorder) requireConstant(t *testing.T, operations []string) {
 // whether or not they were stored: still one act.
 func TestStatusWritesThatFail(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for name, how := range map[string]fault{"conflict": conflict, "server error": serverError, "silence": drop, "stored, and silence": forwardThenDrop} {
 		t.Run(name, func(t *testing.T) {
@@ -227,6 +230,7 @@ func TestStatusWritesThatFail(t *testing.T) {
 // A provider that acts and loses the answer, or fails before it acts.
 func TestProviderThatFails(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for options, entries := range map[string]int{"forget-keys,lose-answer": 1, "forget-keys,fail=2": 3, "delay=1s": 1} {
 		t.Run(options, func(t *testing.T) {
@@ -249,10 +253,10 @@ func TestProviderThatFails(t *testing.T) {
 func pauseInMidCall(t *testing.T, c client) (paused *controllers, machine, operation string) {
 	t.Helper()
 	machine = newMachine(t, c)
-	paused = startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=delay=2s")
+	paused = startControllers(t, c.cluster, c.cluster.Kubeconfig, "hostreplace", "--simulated-provider=delay=2s")
 	operation = newOperation(t, c, machine)
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		assert.Equal(collect, 1, calls(collect, ours, get(collect, c, "machineoperations", operation), machine).ReplaceCalls)
+		assert.Equal(collect, 1, calls(collect, c.cluster, get(collect, c, "machineoperations", operation), machine).ReplaceCalls)
 	}, patience, interval)
 	require.NoError(t, paused.cmd.Process.Signal(syscall.SIGSTOP))
 	return paused, machine, operation
@@ -262,6 +266,7 @@ func pauseInMidCall(t *testing.T, c client) (paused *controllers, machine, opera
 // keys recognised, one act.
 func TestTwoProcesses(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	first, machine, name := pauseInMidCall(t, c)
 	second := startControllers(t, ours, ours.Kubeconfig, "hostreplace")

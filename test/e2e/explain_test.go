@@ -32,6 +32,7 @@ func explainClaim(t asserting, run func(args ...string) (string, string, int), m
 // and that a name replaces a host once.
 func TestExplainClaim(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	run := func(args ...string) (string, string, int) { return plugin(t, ours, args...) }
 	machine, bay := uniqueName(), uniqueName()
@@ -82,6 +83,7 @@ func TestExplainClaim(t *testing.T) {
 // Two Machines that name one host are refused, by explain as by the controller.
 func TestExplainSharedHost(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	run := func(args ...string) (string, string, int) { return plugin(t, ours, args...) }
 	bay := uniqueName()
@@ -103,7 +105,7 @@ func requireForetold(t *testing.T, c client, run func(args ...string) (string, s
 	require.Equal(t, 1, code, stderr)
 	var e struct{ Refused, Reason string }
 	require.NoError(t, json.Unmarshal([]byte(stdout), &e))
-	startControllers(t, ours, ours.Kubeconfig, "hostreplace")
+	startControllers(t, c.cluster, c.cluster.Kubeconfig, "hostreplace")
 	op := finished(t, c, operation)
 	require.Equal(t, [2]string{wanted, wanted}, [2]string{e.Reason, reason(op)})
 	require.Equal(t, message(op), e.Refused)
@@ -113,6 +115,7 @@ func requireForetold(t *testing.T, c client, run func(args ...string) (string, s
 // read no namespace, is told all.
 func TestExplainWithoutPermission(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	machine := uniqueName()
 	store(t, c, "machines", object(t, "machines", machine, "spec: {"+host("image: img-a, provisioningFormat: CloudInit")+"}"))

@@ -50,6 +50,7 @@ const (
 
 func TestFieldsOfOthersSurvive(t *testing.T) {
 	needsLocal(t)
+	foreign := foreignCRDs.take(t)
 	for name, r := range map[string]row{
 		"created": {resource: "machines", want: "spec:" + fill(machineOfOthers, `" img-a "`), after: "spec:" + fill(machineOfOthers, "img-a"), warn: trimmed},
 		"updated": {resource: "machines", stored: "spec:" + fill(machineOfOthers, "img-a"), want: "spec:" + fill(machineOfOthers, `"img-b\n"`), after: "spec:" + fill(machineOfOthers, "img-b"), warn: trimmed},
@@ -79,6 +80,7 @@ func fill(text, image string) string { return strings.Replace(text, "%s", image,
 // What was stored wrong before the webhook existed can be labelled, lose its
 // finalizers and be deleted, in silence, and its generation stays.
 func TestStoredBeforeTheWebhook(t *testing.T) {
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign)
 	before := map[string]string{ // resource and what is wrong
 		"machines":                     `{spec: {host: {image: " img-a ", provisioningFormat: cloudinit}, inventory: {purchasedAt: "25:61"}}, status: {observedProvisioningFormat: Ignition, installedAt: someday, conditions: [{type: a, lastTransitionTime: never}]}}`,
@@ -136,7 +138,7 @@ func TestStoredBeforeTheWebhook(t *testing.T) {
 // A client from before the format field that rewrites a whole status is denied
 // and told to be upgraded.
 func TestWholeStatusRewriteByAnOldClient(t *testing.T) {
-	for name, cluster := range clusters() {
+	for name, cluster := range clusters(t) {
 		t.Run(name, func(t *testing.T) {
 			c := newClient(t, cluster)
 			u := object(t, "machineoperations", uniqueName(), "{"+replace1+", "+pair+"}")
@@ -153,6 +155,7 @@ func TestWholeStatusRewriteByAnOldClient(t *testing.T) {
 
 // A target twice is one target too many, where the CRD does not say so itself.
 func TestDuplicateTarget(t *testing.T) {
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign)
 	u := object(t, "machineoperations", uniqueName(), replace1)
 	store(t, c, "machineoperations", u)
@@ -163,6 +166,7 @@ func TestDuplicateTarget(t *testing.T) {
 
 // A second version of the API is guarded through matchPolicy: Equivalent.
 func TestAnotherVersionOfTheAPI(t *testing.T) {
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign)
 	crds := c.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	for _, resource := range []string{"machines", "machineoperations"} {
@@ -176,7 +180,7 @@ func TestAnotherVersionOfTheAPI(t *testing.T) {
 		require.NoError(t, unstructured.SetNestedSlice(crd.Object, append(versions, second), "spec", "versions"))
 		_, err = crds.Update(t.Context(), crd, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		t.Cleanup(func() { restoreForeignCRDs(t) })
+		t.Cleanup(func() { restoreForeignCRDs(t, c) })
 	}
 	beta := func(resource string) dynamic.ResourceInterface {
 		return c.Resource(schema.GroupVersionResource{Group: "unbounded-cloud.io", Version: "v1beta1", Resource: resource})

@@ -18,6 +18,7 @@ import (
 // the hosts are replaced.
 func TestExplainForetells(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	const (
 		cloudInit = "image: img-m, provisioningFormat: CloudInit"
@@ -98,7 +99,7 @@ func TestExplainForetells(t *testing.T) {
 				require.Equal(t, test.wantB, foretold.Targets[len(foretold.Targets)-1].Reason)
 			}
 
-			r, dir := newReconciler(t, asRead)
+			r, dir := newReconciler(t, c, asRead)
 			done := reconcileUntilFinished(t, c, r, op)
 			recorded, _, _ := unstructured.NestedSlice(done.Object, "status", "targets")
 			if test.want != "" {
@@ -184,7 +185,7 @@ func claimFor(c client, used bool) func(*testing.T, string) {
 		lease := fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"holderIdentity":%q,"leaseTransitions":1}}`, name, holder)
 		created := &unstructured.Unstructured{}
 		require.NoError(t, json.Unmarshal([]byte(`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease",`+lease[1:]), &created.Object))
-		out, err := ours.Kubectl(t.Context(), encode(t, created.Object), "create", "-n", resolve.DefaultClaimNamespace, "-f", "-")
+		out, err := c.cluster.Kubectl(t.Context(), encode(t, created.Object), "create", "-n", resolve.DefaultClaimNamespace, "-f", "-")
 		require.NoError(t, err, out)
 	}
 }

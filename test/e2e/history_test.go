@@ -30,26 +30,23 @@ const memoryLimit = 512
 // A history of finished operations costs the controllers neither the memory of
 // their container nor the time in which they freeze an operation.
 //
-// With HOSTFORMAT_PROOF set, the history is large. API servers then run without
-// a watch cache, which would take more memory than most machines have to spare.
+// With HOSTFORMAT_PROOF set, the history is large, and no other test runs beside
+// this one, which measures. API servers then run without a watch cache, which would
+// take more memory than most machines have to spare.
 func TestHistory(t *testing.T) {
 	needsLocal(t)
 	const targets = 700
 	stages, machines, rounds := []int{40}, 100, 1
+	var cluster, baseline *local.Cluster
 	proof := os.Getenv("HOSTFORMAT_PROOF") != ""
-	baseline, options := ours, local.Options{Log: &local.Log{}}
-	start := func() *local.Cluster {
-		cluster, err := local.Start(t.Context(), options)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
-		return cluster
-	}
 	if proof {
 		stages, machines, rounds = []int{20, 200, 2_000}, targets, 5
-		options.APIServer = map[string]string{"watch-cache": "false"}
-		baseline = start()
+		options := local.Options{APIServer: map[string]string{"watch-cache": "false"}}
+		baseline, cluster = start(t, options), start(t, options)
+	} else {
+		cluster = takeOwn(t, local.Options{})
+		baseline = ourCRDs.takeMore(t)
 	}
-	cluster := start()
 
 	stored := 0
 	for _, operations := range stages {
@@ -59,8 +56,7 @@ func TestHistory(t *testing.T) {
 		// in pages from an API server that does not stream.
 		for mode, streams := range map[string]string{"streamed": "true", "in pages": "false"} {
 			t.Run(fmt.Sprintf("%d operations %s", operations, mode), func(t *testing.T) {
-				t.Setenv("KUBE_FEATURE_WatchListClient", streams)
-				without, with := newFreezing(t, baseline, machines), newFreezing(t, cluster, machines)
+				without, with := newFreezing(t, baseline, machines, streams), newFreezing(t, cluster, machines, streams)
 				for range rounds {
 					without.round(t)
 					with.round(t)
@@ -151,12 +147,11 @@ type freezing struct {
 	took     []time.Duration
 }
 
-func newFreezing(t *testing.T, cluster *local.Cluster, machines int) *freezing {
+func newFreezing(t *testing.T, cluster *local.Cluster, machines int, streams string) *freezing {
 	t.Helper()
-	return &freezing{
-		client: newClient(t, cluster), machines: machines,
-		running: startControllers(t, cluster, cluster.Kubeconfig, "hostreplace", "--simulated-provider=dir="+t.TempDir()),
-	}
+	cmd := cluster.Controllers(cluster.Kubeconfig, "hostreplace", "--simulated-provider=dir="+t.TempDir())
+	cmd.Env = append(os.Environ(), "KUBE_FEATURE_WatchListClient="+streams)
+	return &freezing{client: newClient(t, cluster), machines: machines, running: startProcess(t, cmd)}
 }
 
 // round freezes one operation on Machines of its own, and measures from its

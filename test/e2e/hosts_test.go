@@ -22,6 +22,7 @@ func (listing) IsWatchListSemanticsUnSupported() bool { return true }
 // The index of hosts follows the Machines of an API server, whether that streams
 // them or lists them in pages.
 func TestHosts(t *testing.T) {
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	httpClient, err := rest.HTTPClientFor(ours.Config)
 	require.NoError(t, err)

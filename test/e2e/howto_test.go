@@ -16,9 +16,7 @@ func TestHowto(t *testing.T) {
 	needsLocal(t)
 	page, err := os.ReadFile("../../docs/howto.md")
 	require.NoError(t, err)
-	cluster, err := local.Start(t.Context(), local.Options{Controllers: "*,machineconfiguration", Log: &local.Log{}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
+	cluster := takeOwn(t, local.Options{Controllers: "*,machineconfiguration"})
 	c := newClient(t, cluster)
 
 	// The fleet that the page takes for granted.

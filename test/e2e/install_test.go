@@ -23,7 +23,7 @@ import (
 // heading of a page.
 func documented(t *testing.T, page, heading, language string, n int) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(ours.Root, page))
+	text, err := os.ReadFile(filepath.Join(root, page))
 	require.NoError(t, err)
 	_, section, found := strings.Cut(string(text), "\n"+heading+"\n")
 	require.True(t, found, "%s has a section %q", page, heading)
@@ -36,9 +36,9 @@ func documented(t *testing.T, page, heading, language string, n int) string {
 
 // run has a shell do what a page shows, from the top of the checkout, and
 // returns what it prints.
-func run(t *testing.T, commands string) string {
+func (i installation) run(t *testing.T, commands string) string {
 	t.Helper()
-	out, err := shell(t, ours, ours.Root, commands)
+	out, err := shell(t, i.client.cluster, root, commands)
 	require.NoError(t, err, "%s\n%s", commands, out)
 	return out
 }
@@ -62,8 +62,8 @@ func shell(t *testing.T, cluster *local.Cluster, dir, commands string, env ...st
 // first bad object refused at once. Nothing that is stored is touched.
 func TestInstall(t *testing.T) {
 	i := newInstallation(t)
-	last := overlay(t)
-	ways := []string{ours.Root + "/manifests/webhook-only", ours.Root + "/manifests/standalone"}
+	last := i.overlay(t)
+	ways := []string{root + "/manifests/webhook-only", root + "/manifests/standalone"}
 	if os.Getenv("E2E_OVERLAY") != "" {
 		ways = []string{last, last}
 	}
@@ -79,9 +79,9 @@ func TestInstall(t *testing.T) {
 	require.NoError(t, err)
 	installed := last
 	for n := range 10 {
-		out := run(t, strings.ReplaceAll(undo, shown, installed))
+		out := i.run(t, strings.ReplaceAll(undo, shown, installed))
 		require.NotContains(t, out, "customresourcedefinition")
-		left, err := ours.Kubectl(t.Context(), nil, "get", "mutatingwebhookconfiguration,validatingwebhookconfiguration,clusterrole,clusterrolebinding,namespace", "-o", "name")
+		left, err := i.client.cluster.Kubectl(t.Context(), nil, "get", "mutatingwebhookconfiguration,validatingwebhookconfiguration,clusterrole,clusterrolebinding,namespace", "-o", "name")
 		require.NoError(t, err, left)
 		require.NotContains(t, left, "hostformat")
 		_, err = i.client.of("machines").Create(t.Context(), object(t, "machines", "undone", `spec: {host: {image: " img-a "}}`), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -94,8 +94,8 @@ func TestInstall(t *testing.T) {
 		if n == 9 {
 			installed = last
 		}
-		run(t, strings.ReplaceAll(install, shown, installed))
-		out, err = shell(t, ours, ours.Root, refuse)
+		i.run(t, strings.ReplaceAll(install, shown, installed))
+		out, err = shell(t, i.client.cluster, root, refuse)
 		require.Error(t, err, "install %d: a bad object is refused at once", n)
 		require.Contains(t, out, "spec.machineSelector: Required value: must select by at least one label")
 	}
@@ -105,15 +105,15 @@ func TestInstall(t *testing.T) {
 // an entry that is removed is removed whole, or not at all.
 func TestAppliedAgain(t *testing.T) {
 	i := newInstallation(t)
-	dir := overlay(t)
+	dir := i.overlay(t)
 	apply := func(args ...string) (string, error) {
-		return ours.Kubectl(t.Context(), nil, append([]string{"apply", "-k"}, args...)...)
+		return i.client.cluster.Kubectl(t.Context(), nil, append([]string{"apply", "-k"}, args...)...)
 	}
 	ca := i.caBundle(t)
 	require.NotEmpty(t, ca)
 	content := func() []unstructured.Unstructured { // all but who applied it, and what it reports
 		t.Helper()
-		cmd := ours.Command(t.Context(), "get", "-k", dir, "-o", "json")
+		cmd := i.client.cluster.Command(t.Context(), "get", "-k", dir, "-o", "json")
 		out, err := cmd.Output()
 		require.NoError(t, err)
 		var list unstructured.UnstructuredList
@@ -128,7 +128,7 @@ func TestAppliedAgain(t *testing.T) {
 		return list.Items
 	}
 	before := content()
-	for _, dir := range []string{dir, ours.Root + "/manifests/crds"} {
+	for _, dir := range []string{dir, root + "/manifests/crds"} {
 		out, err := apply(dir)
 		require.NoError(t, err, out)
 		for line := range strings.Lines(out) {
@@ -211,7 +211,7 @@ func TestMissingCertificate(t *testing.T) {
 		}
 	}, podPatience, interval)
 	i.scale(t, certManager, "cert-manager", 1)
-	run(t, documented(t, "README.md", "## Install it", "sh", 0))
+	i.run(t, documented(t, "README.md", "## Install it", "sh", 0))
 	require.NoError(t, i.write(t.Context()), "in the same second")
 	for _, pod := range i.pods(t, webhookDeployment) {
 		require.Zero(t, pod.Status.ContainerStatuses[0].RestartCount)

@@ -40,9 +40,10 @@ type installation struct {
 func newInstallation(t *testing.T) installation {
 	t.Helper()
 	needsPods(t)
-	clientset, err := kubernetes.NewForConfig(ours.Config)
+	cluster := ourCRDs.take(t)
+	clientset, err := kubernetes.NewForConfig(cluster.Config)
 	require.NoError(t, err)
-	i := installation{clientset, newClient(t, ours)}
+	i := installation{clientset, newClient(t, cluster)}
 	i.rolledOut(t, webhookDeployment)
 	return i
 }
@@ -164,9 +165,9 @@ func (i installation) scaled(t *testing.T, namespace, deployment string, replica
 }
 
 // forward returns an address of this machine that leads to a port of a pod.
-func forward(t *testing.T, pod string, port int) string {
+func (i installation) forward(t *testing.T, pod string, port int) string {
 	t.Helper()
-	cmd := ours.Command(t.Context(), "port-forward", "-n", certs.Namespace, "pod/"+pod, fmt.Sprintf(":%d", port), "--address=127.0.0.1")
+	cmd := i.client.cluster.Command(t.Context(), "port-forward", "-n", certs.Namespace, "pod/"+pod, fmt.Sprintf(":%d", port), "--address=127.0.0.1")
 	out := &local.Log{}
 	cmd.Stdout, cmd.Stderr = out, out
 	require.NoError(t, cmd.Start())
@@ -207,14 +208,14 @@ func (i installation) probe(t testing.TB, pod string, port int, path string) (st
 
 // overlay is the folder of manifests that a given cluster was installed from:
 // E2E_OVERLAY, or else one of the two that ship.
-func overlay(t *testing.T) string {
+func (i installation) overlay(t *testing.T) string {
 	t.Helper()
 	if dir := os.Getenv("E2E_OVERLAY"); dir != "" {
 		return dir
 	}
 	way := "webhook-only"
-	if _, err := ours.Kubectl(t.Context(), nil, "get", "deployment", "-n", certs.Namespace, controllerDeployment); err == nil {
+	if _, err := i.client.cluster.Kubectl(t.Context(), nil, "get", "deployment", "-n", certs.Namespace, controllerDeployment); err == nil {
 		way = "standalone"
 	}
-	return ours.Root + "/manifests/" + way
+	return root + "/manifests/" + way
 }

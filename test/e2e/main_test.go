@@ -1,16 +1,19 @@
-// Package e2e holds hostformat to its rules on a real kube-apiserver, through
+// Package e2e tests the rules of hostformat on a real kube-apiserver, through
 // kubectl and through client-go: on local control planes or, with
 // HOSTFORMAT_E2E_CLUSTER=1, in the cluster that KUBECONFIG names, where hostformat
-// is installed. A test that needs what the other kind of cluster has skips itself
-// and says so.
+// is installed. A test that needs the other kind of cluster skips itself and says
+// so.
 package e2e
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -32,43 +35,56 @@ import (
 	"unbounded-cloud.io/hostformat/test/local"
 )
 
-// Two clusters serve all tests: one with our CRDs, and one whose CRDs belong
-// to somebody else, with fields that our types lack and without our enums. Of
-// these, a given cluster is the first. People have KUBECONFIG set for other
-// reasons, and these tests write: it takes a second variable to give a cluster.
-var (
-	ours, foreign *local.Cluster
-	given         = os.Getenv("KUBECONFIG") != "" && os.Getenv(giveCluster) == "1"
-	// everyWrite tests without the matchConditions, on local control planes.
-	everyWrite = os.Getenv("HOSTFORMAT_EVERY_WRITE") != ""
-)
+// People have KUBECONFIG set for other reasons, and these tests write: it takes a
+// second variable to give them a cluster.
+var given = os.Getenv("KUBECONFIG") != "" && os.Getenv(giveCluster) == "1"
+
+// everyWrite tests without the matchConditions, on local control planes.
+var everyWrite = os.Getenv("HOSTFORMAT_EVERY_WRITE") != ""
 
 const giveCluster = "HOSTFORMAT_E2E_CLUSTER"
+
+// root is the folder of this module.
+var root string
 
 func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	logf.SetLogger(logr.Discard()) // reconcilers that run in this process say nothing
+	logf.SetLogger(logr.Discard()) // reconcilers that run in this process log nothing
 	os.Exit(runTests(ctx, m))
 }
 
 func runTests(ctx context.Context, m *testing.M) int {
-	if given {
+	var err error
+	if root, err = filepath.Abs(filepath.Join("..", "..")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	flag.Parse()
+	switch {
+	case flag.Lookup("test.list").Value.String() != "":
+		return m.Run()
+	case given:
 		return runGiven(ctx, m)
 	}
-	_ = os.Unsetenv("KUBECONFIG") // nothing that is started may find it
-	for cluster, crds := range map[**local.Cluster]string{&ours: "", &foreign: "testdata/foreign-crds"} {
-		var err error
-		if *cluster, err = local.Start(ctx, local.Options{CRDs: crds, EveryWrite: everyWrite, Log: os.Stderr}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer func() {
-			if err := (*cluster).Stop(); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-			}
-		}()
+	_ = os.Unsetenv("KUBECONFIG") // no program that is started may find it
+	if _, err := local.Assets(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
+	// Tests that run side by side wait for clusters. If they waited for a place, too,
+	// then the parts of a test could wait for the place of a test that waits for its
+	// cluster.
+	if err := flag.Set("test.parallel", "1000"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	interrupted = ctx
+	defer func() {
+		if err := errors.Join(ourCRDs.stop(), foreignCRDs.stop()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
 	return m.Run()
 }
 
@@ -80,10 +96,11 @@ func runGiven(ctx context.Context, m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "the cluster that KUBECONFIG names "+format+"\n", args...)
 		return 1
 	}
-	var err error
-	if ours, err = local.Connect(ctx, os.Getenv("KUBECONFIG")); err != nil {
+	ours, err := local.Connect(ctx, os.Getenv("KUBECONFIG"))
+	if err != nil {
 		return fail("cannot be used: %v", err)
 	}
+	ourCRDs.started = []*local.Cluster{ours}
 	if out, err := ours.Kubectl(ctx, nil, "get", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "hostformat", "-o", "name"); err != nil {
 		return fail("has no hostformat: install it as README.md says, or unset KUBECONFIG: %s", out)
 	}
@@ -103,8 +120,8 @@ func runGiven(ctx context.Context, m *testing.M) int {
 	return code
 }
 
-// needsLocal skips a test that takes processes of this machine, or CRDs of
-// somebody else.
+// needsLocal skips a test that needs processes of this machine, or CRDs of another
+// project.
 func needsLocal(t testing.TB) {
 	t.Helper()
 	if given {
@@ -112,19 +129,12 @@ func needsLocal(t testing.TB) {
 	}
 }
 
-// needsPods skips a test that takes kubelets and Services.
+// needsPods skips a test that needs kubelets and Services.
 func needsPods(t testing.TB) {
 	t.Helper()
 	if !given {
 		t.Skip("needs a cluster that runs pods: make e2e-kind, or make e2e with its KUBECONFIG")
 	}
-}
-
-func clusters() map[string]*local.Cluster {
-	if given {
-		return map[string]*local.Cluster{"our CRDs": ours}
-	}
-	return map[string]*local.Cluster{"our CRDs": ours, "foreign CRDs": foreign}
 }
 
 var kinds = map[string]string{
@@ -155,23 +165,21 @@ func (w *warnings) take() []string {
 	return texts
 }
 
-// client is a dynamic client of a cluster, and the warnings it was given.
+// client is a dynamic client of a cluster, and the warnings that it has received.
 type client struct {
 	dynamic.Interface
 	*warnings
+	cluster *local.Cluster
 }
 
 func newClient(t testing.TB, cluster *local.Cluster) client {
 	t.Helper()
-	if cluster == foreign {
-		needsLocal(t)
-	}
 	config := rest.CopyConfig(cluster.Config)
 	w := &warnings{}
 	config.WarningHandler = w
 	dynamicClient, err := dynamic.NewForConfig(config)
 	require.NoError(t, err)
-	return client{dynamicClient, w}
+	return client{dynamicClient, w, cluster}
 }
 
 func (c client) of(resource string) dynamic.ResourceInterface {

@@ -13,7 +13,7 @@ import (
 // make help names every target that there is to call.
 func TestMakeHelp(t *testing.T) {
 	needsLocal(t)
-	makefile, err := os.ReadFile(filepath.Join(ours.Root, "Makefile"))
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	require.NoError(t, err)
 	var targets, named []string
 	for line := range strings.Lines(string(makefile)) {
@@ -22,7 +22,7 @@ func TestMakeHelp(t *testing.T) {
 		}
 	}
 	require.Contains(t, targets, "help")
-	help, err := exec.CommandContext(t.Context(), "make", "--no-print-directory", "-C", ours.Root, "help").Output()
+	help, err := exec.CommandContext(t.Context(), "make", "--no-print-directory", "-C", root, "help").Output()
 	require.NoError(t, err)
 	for line := range strings.Lines(string(help)) {
 		fields := strings.Fields(line)
@@ -47,9 +47,9 @@ func TestClusterIsGivenOnPurpose(t *testing.T) {
 		require.Error(t, err)
 		require.Contains(t, string(out), words)
 	}
-	makefile, err := os.ReadFile(filepath.Join(ours.Root, "Makefile"))
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	require.NoError(t, err)
-	script, err := os.ReadFile(filepath.Join(ours.Root, "test", "e2e", "kind.sh"))
+	script, err := os.ReadFile(filepath.Join(root, "test", "e2e", "kind.sh"))
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(string(makefile), giveCluster), "make e2e gives one")
 	require.Equal(t, 1, strings.Count(string(script), giveCluster), "so does make e2e-kind")

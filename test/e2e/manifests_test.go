@@ -18,6 +18,7 @@ import (
 // The API server takes every way in, with the CRDs of cert-manager.
 func TestManifestsApply(t *testing.T) {
 	needsLocal(t)
+	foreign := foreignCRDs.take(t)
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager").Output()
 	require.NoError(t, err)
 	require.NoError(t, foreign.InstallCRDs(t.Context(), filepath.Join(strings.TrimSpace(string(out)), "deploy", "crds")))
@@ -32,13 +33,13 @@ func TestManifestsApply(t *testing.T) {
 		require.NotContains(t, out, "customresourcedefinition")
 	}
 	for _, way := range []string{"webhook-only", "standalone"} {
-		apply("-k", filepath.Join(foreign.Root, "manifests", way))
+		apply("-k", filepath.Join(root, "manifests", way))
 	}
 
 	// What a release consists of.
 	dist := t.TempDir()
 	const image = "registry.example.com:5000/hostformat@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-	made, err := exec.CommandContext(t.Context(), "make", "-C", foreign.Root, "release", "DIST="+dist, "IMAGE="+image).CombinedOutput()
+	made, err := exec.CommandContext(t.Context(), "make", "-C", root, "release", "DIST="+dist, "IMAGE="+image).CombinedOutput()
 	require.NoError(t, err, string(made))
 	check := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "SHA256SUMS")
 	check.Dir = dist
@@ -60,6 +61,7 @@ func TestManifestsApply(t *testing.T) {
 
 // Each overlay that the pages show, beside a checkout, does what they say.
 func TestOverlays(t *testing.T) {
+	ours := ourCRDs.take(t)
 	const entry = "machines.validate.hostformat.unbounded-cloud.io"
 	rendered := func(page, heading string) string {
 		t.Helper()
@@ -70,7 +72,7 @@ func TestOverlays(t *testing.T) {
 		} {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 		}
-		require.NoError(t, os.Symlink(ours.Root, filepath.Join(dir, "hostformat")))
+		require.NoError(t, os.Symlink(root, filepath.Join(dir, "hostformat")))
 		out, err := ours.Kubectl(t.Context(), nil, "kustomize", "--load-restrictor=LoadRestrictionsNone", dir)
 		require.NoError(t, err, out)
 		require.Contains(t, out, entry)
@@ -91,32 +93,33 @@ func TestOverlays(t *testing.T) {
 // startPermitted starts controllers that may do what these folders of manifests
 // let them do, and nothing else. That is taken back when the test ends, so that no
 // other test passes by it.
-func startPermitted(t *testing.T, names string, folders ...string) *controllers {
+func startPermitted(t *testing.T, c client, names string, folders ...string) *controllers {
 	t.Helper()
 	for _, folder := range folders {
-		file := filepath.Join(ours.Root, "manifests", folder, "rbac.yaml")
-		out, err := ours.Kubectl(t.Context(), nil, "apply", "-f", file)
+		file := filepath.Join(root, "manifests", folder, "rbac.yaml")
+		out, err := c.cluster.Kubectl(t.Context(), nil, "apply", "-f", file)
 		require.NoError(t, err, out)
 		t.Cleanup(func() {
-			out, err := ours.Kubectl(context.Background(), nil, "delete", "-f", file)
+			out, err := c.cluster.Kubectl(context.Background(), nil, "delete", "-f", file)
 			require.NoError(t, err, out)
 		})
 	}
-	kubeconfig, err := ours.KubeconfigFor(t.TempDir(), "system:serviceaccount:hostformat-system:hostformat-controller")
+	kubeconfig, err := c.cluster.KubeconfigFor(t.TempDir(), "system:serviceaccount:hostformat-system:hostformat-controller")
 	require.NoError(t, err)
 	t.Cleanup(func() { // who is killed does not give it back, and the next one would wait for it to end
-		out, err := ours.Kubectl(context.Background(), nil, "delete", "lease", "-n", "hostformat-system", "hostformat-controllers", "--ignore-not-found")
+		out, err := c.cluster.Kubectl(context.Background(), nil, "delete", "lease", "-n", "hostformat-system", "hostformat-controllers", "--ignore-not-found")
 		require.NoError(t, err, out)
 	})
-	return startControllers(t, ours, kubeconfig, names, "--leader-elect", "--leader-election-namespace=hostformat-system")
+	return startControllers(t, c.cluster, kubeconfig, names, "--leader-elect", "--leader-election-namespace=hostformat-system")
 }
 
 // The permissions that manifests/versions adds are enough to cut a version, to
 // have it follow the template, and to mark it as deployed.
 func TestVersionPermissions(t *testing.T) {
 	needsLocal(t)
-	running := startPermitted(t, "*,machineconfiguration", "standalone", "versions")
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
+	running := startPermitted(t, c, "*,machineconfiguration", "standalone", "versions")
 	configuration := uniqueName()
 	store(t, c, "machineconfigurations", object(t, "machineconfigurations", configuration, "spec: {template: {host: {image: img-a, provisioningFormat: CloudInit}}}"))
 	imageOf := func() string {
@@ -148,8 +151,9 @@ func TestVersionPermissions(t *testing.T) {
 // The permissions of the controller that ships are enough for all it does.
 func TestControllerPermissions(t *testing.T) {
 	needsLocal(t)
-	running := startPermitted(t, "*", "standalone")
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
+	running := startPermitted(t, c, "*", "standalone")
 	machine := newMachine(t, c)
 	name := uniqueName()
 	_, err := c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", name, "spec: {operationKind: HostReplace, machineRef: "+machine+", ttlSecondsAfterFinished: 1}"), metav1.CreateOptions{})

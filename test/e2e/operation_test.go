@@ -14,6 +14,7 @@ import (
 // Each row of the resolution table, as a real operation.
 func TestResolutionTable(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	startControllers(t, ours, ours.Kubeconfig, "*", "--simulated-provider=duration=10ms")
 	for name, test := range map[string]struct {
@@ -103,6 +104,7 @@ func TestResolutionTable(t *testing.T) {
 // Of two operations for one Machine, one fires; a selector counts as one.
 func TestTwoOperationsForOneMachine(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for name, second := range map[string]string{"by name": "machineRef: NAME", "by selector": "machineSelector: {matchLabels: {rack: NAME}}"} {
 		t.Run(name, func(t *testing.T) {
@@ -133,6 +135,7 @@ func TestTwoOperationsForOneMachine(t *testing.T) {
 // What must not fire, does not, and says why.
 func TestRefusedOperations(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	startControllers(t, ours, ours.Kubeconfig, "*")
 	machine := func(t *testing.T, spec string) string {

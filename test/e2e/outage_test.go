@@ -16,6 +16,7 @@ import (
 // everything else goes on, and all heals when it is back.
 func TestOutage(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	machine, operation, waiting := uniqueName(), uniqueName(), uniqueName()
 	store(t, c, "machines", object(t, "machines", machine, "spec: {host: {image: img-a, provisioningFormat: CloudInit}}"))
@@ -113,6 +114,7 @@ func TestOutage(t *testing.T) {
 // than the webhook would.
 func TestRulesOfTheCRDs(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	require.NoError(t, ours.RemoveWebhook(t.Context()))
 	t.Cleanup(func() { require.NoError(t, ours.InstallWebhook(context.Background())) })

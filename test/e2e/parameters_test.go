@@ -43,6 +43,7 @@ func suffixes(n int) (all []string) {
 // the operation says which, and why the others were spared.
 func TestBadImageWipesOneHost(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=broken=img-m")
 	rack := addRack(t, c, suffixes(20)...)
@@ -71,8 +72,9 @@ func TestBadImageWipesOneHost(t *testing.T) {
 // the operation that was ever stored.
 func TestMaxInFlight(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
-	r, _ := newReconciler(t, asRead)
+	r, _ := newReconciler(t, c, asRead)
 	rack := addRack(t, c, suffixes(7)...)
 	name := createOperation(t, c, uniqueName(), "parameters: {maxInFlight: '3'}, machineSelector: {matchLabels: {rack: "+rack+"}}").GetName()
 	most := 0
@@ -94,6 +96,7 @@ func TestMaxInFlight(t *testing.T) {
 // is under way is followed to its end.
 func TestPause(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for how, value := range map[string]string{"paused": `"true"`, "a value that cannot be read": `"maybe"`} {
 		t.Run(how, func(t *testing.T) {
@@ -131,8 +134,9 @@ func TestPause(t *testing.T) {
 // Parameters that cannot be read refuse the start, and nothing is frozen.
 func TestParametersThatCannotBeRead(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
-	r, _ := newReconciler(t, asRead)
+	r, _ := newReconciler(t, c, asRead)
 	machine := newMachine(t, c)
 	for parameters, words := range map[string]string{
 		"maxInFlight: '0'":     `spec.parameters.maxInFlight: "0" must be a whole number from 1 to 6000; create a new operation with a correct value`,
@@ -152,6 +156,7 @@ func TestParametersThatCannotBeRead(t *testing.T) {
 // with another host's providerID: neither host is replaced.
 func TestAnotherHostsIdentifier(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	startControllers(t, ours, ours.Kubeconfig, "hostreplace")
 	chassis := uniqueName()
@@ -180,6 +185,7 @@ func TestAnotherHostsIdentifier(t *testing.T) {
 // operations for other providers, and of finished ones.
 func TestEventsOfOthers(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	p := newProxy(t, ours)
 	reads := map[string]int{}

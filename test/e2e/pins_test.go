@@ -18,6 +18,7 @@ import (
 // provider: no call. An edit of its image changes nothing.
 func TestPins(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for name, test := range map[string]struct {
 		change        func(*testing.T, string)
@@ -94,6 +95,7 @@ func patchSpec(t *testing.T, c client, machine, spec string) error {
 // during the call leaves its outcome with the Machine.
 func TestOperationDeleted(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	t.Run("before the call", func(t *testing.T) {
 		machine := newMachine(t, c)

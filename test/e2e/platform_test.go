@@ -28,6 +28,7 @@ const dirtyMachine = `{"apiVersion":"unbounded-cloud.io/v1alpha3","kind":"Machin
 // A manifest that keeps its whitespace can be applied for ever without a new
 // generation, and the platform's rules of ownership stay what they are.
 func TestTrimmedManifestConverges(t *testing.T) {
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	name := uniqueName()
 	dirty := []byte(strings.Replace(dirtyMachine, "NAME", name, 1))
@@ -62,6 +63,7 @@ func TestTrimmedManifestConverges(t *testing.T) {
 }
 
 func TestDryRunAndDiff(t *testing.T) {
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	name := uniqueName()
 	dirty := []byte(strings.Replace(dirtyMachine, "NAME", name, 1))
@@ -84,6 +86,7 @@ func TestDryRunAndDiff(t *testing.T) {
 // Optional parents that are missing, and values of the wrong shape, never end
 // in an internal error.
 func TestShapes(t *testing.T) {
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for resource, texts := range map[string][]string{
 		"machines":              {"{}", "spec: {}", "spec: {host: {}}"},
@@ -116,6 +119,7 @@ func TestShapes(t *testing.T) {
 
 // Denials read as those of built-in kinds do.
 func TestDenialsLookBuiltIn(t *testing.T) {
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	name := uniqueName()
 	store(t, c, "machines", object(t, "machines", name, "{spec: {}, "+ignition+"}"))
@@ -134,6 +138,7 @@ func TestDenialsLookBuiltIn(t *testing.T) {
 // The observation that counts is the stored one, whatever a client types, and
 // a status typed at the main endpoint changes nothing.
 func TestTypedStatus(t *testing.T) {
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	name := uniqueName()
 	created, err := c.of("machines").Create(t.Context(), object(t, "machines", name, "{spec: {host: {image: img-a}}, "+ignition+"}"), metav1.CreateOptions{})
@@ -166,6 +171,7 @@ func TestTypedStatus(t *testing.T) {
 // installed twice: the stored object is clean, and one warning is enough.
 func TestOtherMutators(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	clientset, err := kubernetes.NewForConfig(ours.Config)
 	require.NoError(t, err)
 	configurations := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations()
@@ -282,6 +288,7 @@ func serveMutator(t *testing.T, patch string) admissionregistrationv1.WebhookCli
 // no drift.
 func TestConfigurationsDoNotDrift(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	clientset, err := kubernetes.NewForConfig(ours.Config)
 	require.NoError(t, err)
 	generation := func() [2]string {

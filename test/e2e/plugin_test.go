@@ -48,6 +48,7 @@ func explain(t *testing.T, cluster *local.Cluster, machine string) explained {
 // Of an operation, explain shows what is frozen beside what is said today.
 func TestExplainOperation(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	machine, operation := uniqueName(), uniqueName()
 	store(t, c, "machines", object(t, "machines", machine, "spec: {host: {image: img-b, provisioningFormat: Ignition}}"))
@@ -87,6 +88,7 @@ func TestExplainOperation(t *testing.T) {
 
 func TestExplainSelection(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	label := uniqueName()
 	for n, host := range []string{"{image: img-a, provisioningFormat: CloudInit}", "{image: img-b, provisioningFormat: Ignition}"} {
@@ -115,6 +117,7 @@ func TestExplainSelection(t *testing.T) {
 // docs/reference.md shows.
 func TestPluginCompletion(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	dir := t.TempDir()
 	script := documented(t, "docs/reference.md", "## `kubectl hostformat`", "sh", 0)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "kubectl_complete-hostformat"), []byte(script), 0o700))
@@ -129,6 +132,7 @@ func TestPluginCompletion(t *testing.T) {
 // Errors say what to do, in one line.
 func TestPluginErrors(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	for name, test := range map[string]struct {
 		args []string
 		says string

@@ -59,12 +59,12 @@ func (noHosts) HasSynced() bool                  { return true }
 func (noHosts) Naming(string, string) []string   { return nil }
 func (noHosts) ProviderOf(string) (string, bool) { return "", false }
 
-func newReconciler(t *testing.T, live func(ctrlclient.Reader) ctrlclient.Reader) (*operation.Reconciler, string) {
+func newReconciler(t *testing.T, c client, live func(ctrlclient.Reader) ctrlclient.Reader) (*operation.Reconciler, string) {
 	t.Helper()
 	s := runtime.NewScheme()
 	require.NoError(t, v1alpha3.AddToScheme(s))
 	require.NoError(t, coordinationv1.AddToScheme(s))
-	writer, err := ctrlclient.New(ours.Config, ctrlclient.Options{Scheme: s})
+	writer, err := ctrlclient.New(c.cluster.Config, ctrlclient.Options{Scheme: s})
 	require.NoError(t, err)
 	userData, err := operation.NewUserData(nil)
 	require.NoError(t, err)
@@ -94,6 +94,7 @@ func reconcileUntilFinished(t *testing.T, c client, r *operation.Reconciler, nam
 // from one and the same version all the same.
 func TestVersionsAreReadOnce(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	machine := uniqueName()
 	version := func(number int) {
@@ -106,7 +107,7 @@ func TestVersionsAreReadOnce(t *testing.T) {
 	store(t, c, "machines", object(t, "machines", machine, "spec: {"+host("")+", configurationRef: {name: "+machine+"}}"))
 	number := 1
 	change := func() { number++; version(number) }
-	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader {
+	r, _ := newReconciler(t, c, func(live ctrlclient.Reader) ctrlclient.Reader {
 		return reader{Reader: live, list: func(l ctrlclient.ObjectList) {
 			if _, ok := l.(*v1alpha3.MachineConfigurationVersionList); ok {
 				change()
@@ -130,12 +131,13 @@ func TestVersionsAreReadOnce(t *testing.T) {
 // recorded on top of the newest state is not called.
 func TestReadsThatLag(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	machine := newMachine(t, c)
 	name := newOperation(t, c, machine)
 	var seen []*unstructured.Unstructured // every state that was there, oldest first
 	var reads atomic.Int32
-	r, dir := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader {
+	r, dir := newReconciler(t, c, func(live ctrlclient.Reader) ctrlclient.Reader {
 		return reader{Reader: live, get: func(ctx context.Context, key ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
 			u, ok := o.(*unstructured.Unstructured)
 			if !ok || key.Name != name {
@@ -169,6 +171,7 @@ func TestReadsThatLag(t *testing.T) {
 // A read that fails is tried again; it is never taken for "not found".
 func TestReadsThatFail(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	machine := uniqueName()
 	v := object(t, "machineconfigurationversions", machine+"-v1", "spec: {version: 1, template: {host: {image: img-t, provisioningFormat: CloudInit}}}")
@@ -176,7 +179,7 @@ func TestReadsThatFail(t *testing.T) {
 	store(t, c, "machineconfigurationversions", v)
 	store(t, c, "machines", object(t, "machines", machine, "spec: {"+host("")+", configurationRef: {name: "+machine+", version: 1}}"))
 	reads := map[string]int{}
-	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader {
+	r, _ := newReconciler(t, c, func(live ctrlclient.Reader) ctrlclient.Reader {
 		return reader{Reader: live, get: func(_ context.Context, _ ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
 			kind := fmt.Sprintf("%T", o)
 			if reads[kind]++; reads[kind] <= 3 {
@@ -195,15 +198,16 @@ func TestReadsThatFail(t *testing.T) {
 // is left to that process.
 func TestAnotherProcessHasTheProvider(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	name := newOperation(t, c, newMachine(t, c))
-	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+	r, _ := newReconciler(t, c, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
 	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
 	_, err := r.Reconcile(t.Context(), request)
 	require.NoError(t, err)
 	frozen := get(t, c, "machineoperations", name)
 	require.NotEmpty(t, inputOf(t, frozen))
-	other, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+	other, _ := newReconciler(t, c, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
 	other.Providers = map[string]operation.Provider{"Elsewhere": other.Providers[simulated.Name]}
 	_, err = other.Reconcile(t.Context(), request)
 	require.NoError(t, err)
@@ -225,9 +229,10 @@ func (s stopper) Replace(ctx context.Context, r operation.Replacement) (string, 
 // An operation that nobody began for long is not begun late.
 func TestTooOld(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	name := newOperation(t, c, newMachine(t, c))
-	r, _ := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+	r, _ := newReconciler(t, c, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
 	r.Clock = clocktesting.NewFakePassiveClock(time.Now().Add(2 * time.Hour))
 	op := reconcileUntilFinished(t, c, r, name)
 	require.Equal(t, "TooOld", reason(op))

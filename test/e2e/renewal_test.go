@@ -36,7 +36,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	i.rolledOut(t, webhookDeployment)
 	replicas := map[string]string{} // pods, and where they are reached
 	for _, pod := range i.pods(t, webhookDeployment) {
-		replicas[pod.Name] = forward(t, pod.Name, 9443)
+		replicas[pod.Name] = i.forward(t, pod.Name, 9443)
 	}
 	require.Len(t, replicas, 3)
 	ca := i.caBundle(t)
@@ -78,7 +78,7 @@ func (i installation) answerUnder(t *testing.T, serial, pod string, addresses ma
 	err := wait.PollUntilContextTimeout(t.Context(), interval, podPatience, true, func(context.Context) (bool, error) {
 		answer, err := client.Post("https://"+addresses[pod]+admission.ValidatePath, "application/json", bytes.NewReader(review))
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			addresses[pod] = forward(t, pod, 9443)
+			addresses[pod] = i.forward(t, pod, 9443)
 		}
 		if err != nil {
 			last = err.Error()

@@ -27,7 +27,7 @@ func TestPodsAreRestricted(t *testing.T) {
 			t.Run(pod.Name, func(t *testing.T) {
 				for port, secure := range wanted {
 					if secure {
-						address := forward(t, pod.Name, port)
+						address := i.forward(t, pod.Name, port)
 						_, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS11, MaxVersion: tls.VersionTLS11})
 						require.ErrorContains(t, err, "protocol version", "port %d", port)
 						conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
@@ -93,7 +93,7 @@ func TestNetworkPolicy(t *testing.T) {
 	webhook := i.pods(t, webhookDeployment)[0]
 	// It has no certificate, so that it never gets calls though it turns into a
 	// pod of the webhook.
-	apply(t, fmt.Sprintf(`
+	i.apply(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
 metadata:
@@ -135,14 +135,14 @@ kind: NetworkPolicy
 metadata: {name: elsewhere, namespace: %s}
 spec: {podSelector: {matchLabels: {test: elsewhere}}, policyTypes: [Ingress]}
 `, certs.Namespace)
-	apply(t, closed)
+	i.apply(t, closed)
 	if !becomes(false, time.Minute) {
 		t.Skip("NetworkPolicies are not enforced here, on the way from the API server: a pod that one lets nothing into is reached")
 	}
-	out, err := ours.Kubectl(t.Context(), []byte(closed), "delete", "-f", "-")
+	out, err := i.client.cluster.Kubectl(t.Context(), []byte(closed), "delete", "-f", "-")
 	require.NoError(t, err, out)
 	require.True(t, becomes(true, time.Minute), "without that policy it is reached again")
-	out, err = ours.Kubectl(t.Context(), nil, "label", "pod", "-n", certs.Namespace, "elsewhere", "app.kubernetes.io/name="+webhookDeployment)
+	out, err = i.client.cluster.Kubectl(t.Context(), nil, "label", "pod", "-n", certs.Namespace, "elsewhere", "app.kubernetes.io/name="+webhookDeployment)
 	require.NoError(t, err, out)
 	require.True(t, becomes(false, time.Minute), "NetworkPolicies are enforced here, and ours does not name this port")
 	_, err = i.probe(t, webhook.Name, 8081, "/healthz")
@@ -150,12 +150,12 @@ spec: {podSelector: {matchLabels: {test: elsewhere}}, policyTypes: [Ingress]}
 }
 
 // apply creates an object for one test.
-func apply(t *testing.T, manifest string) {
+func (i installation) apply(t *testing.T, manifest string) {
 	t.Helper()
-	out, err := ours.Kubectl(t.Context(), []byte(manifest), "apply", "-f", "-")
+	out, err := i.client.cluster.Kubectl(t.Context(), []byte(manifest), "apply", "-f", "-")
 	require.NoError(t, err, out)
 	t.Cleanup(func() {
-		out, err := ours.Kubectl(context.Background(), []byte(manifest), "delete", "-f", "-", "--now", "--ignore-not-found")
+		out, err := i.client.cluster.Kubectl(context.Background(), []byte(manifest), "delete", "-f", "-", "--now", "--ignore-not-found")
 		require.NoError(t, err, out)
 	})
 }

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"unbounded-cloud.io/hostformat/internal/operation/simulated"
+	"unbounded-cloud.io/hostformat/test/local"
 )
 
 // roundsOf is how many rounds a test makes: few with the others, and all of them
@@ -32,6 +33,7 @@ func roundsOf(few, proof int) int {
 // or paused.
 type processPair struct {
 	t       *testing.T
+	cluster *local.Cluster
 	random  *rand.Rand
 	proxies [2]*proxy
 	running [2]*controllers
@@ -40,13 +42,13 @@ type processPair struct {
 	paused  int
 }
 
-func newPair(t *testing.T, lag time.Duration, args ...string) *processPair {
+func newPair(t *testing.T, cluster *local.Cluster, lag time.Duration, args ...string) *processPair {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	p := &processPair{t: t, random: rand.New(rand.NewPCG(seed, 0)), args: args}
+	p := &processPair{t: t, cluster: cluster, random: rand.New(rand.NewPCG(seed, 0)), args: args}
 	for i := range p.proxies {
-		p.proxies[i] = newProxy(t, ours)
+		p.proxies[i] = newProxy(t, cluster)
 		p.proxies[i].lag = lag
 		p.start(i)
 	}
@@ -54,7 +56,7 @@ func newPair(t *testing.T, lag time.Duration, args ...string) *processPair {
 }
 
 func (p *processPair) start(i int) {
-	p.running[i] = startControllers(p.t, ours, p.proxies[i].kubeconfig, "hostreplace", p.args...)
+	p.running[i] = startControllers(p.t, p.cluster, p.proxies[i].kubeconfig, "hostreplace", p.args...)
 }
 
 // disturb kills a process and starts it again, or pauses it for a while, at a
@@ -107,9 +109,9 @@ const long = 45 * time.Second
 // fails with the name of the winner.
 func TestTwoOperationsTwoProcesses(t *testing.T) {
 	needsLocal(t)
-	t.Parallel()
+	ours := ourCRDs.takeEarly(t)
 	c := newClient(t, ours)
-	p := newPair(t, 5*time.Second, "--simulated-provider=duration="+long.String())
+	p := newPair(t, ours, 5*time.Second, "--simulated-provider=duration="+long.String())
 	rounds := roundsOf(3, 100)
 	var machines []string
 	var operations [][2]string
@@ -141,9 +143,9 @@ func TestTwoOperationsTwoProcesses(t *testing.T) {
 // and names it.
 func TestOverlappingSelectors(t *testing.T) {
 	needsLocal(t)
-	t.Parallel()
+	ours := ourCRDs.takeEarly(t)
 	c := newClient(t, ours)
-	p := newPair(t, time.Second, "--simulated-provider=duration="+long.String())
+	p := newPair(t, ours, time.Second, "--simulated-provider=duration="+long.String())
 	rounds := roundsOf(3, 100)
 	type round struct {
 		names    [2]string
@@ -205,6 +207,7 @@ func TestOverlappingSelectors(t *testing.T) {
 // was about to install is not installed any more.
 func TestPausedInMidCall(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	first, machine, old := pauseInMidCall(t, c)
 	gone := get(t, c, "machineoperations", old)
@@ -230,6 +233,7 @@ func TestPausedInMidCall(t *testing.T) {
 // live: one call, however often it comes back.
 func TestAppliedByAGitOpsTool(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	startControllers(t, ours, ours.Kubeconfig, "hostreplace")
 	machine, name := newMachine(t, c), uniqueName()

@@ -12,17 +12,18 @@ import (
 // travels in both directions, and is not stored.
 func TestProbe(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	_, probe, found := strings.Cut(documented(t, "docs/runbook.md", "## HostformatWebhookDown", "sh", 0), "/readyz\n")
 	require.True(t, found)
 	require.Equal(t, 1, strings.Count(probe, "kubectl"))
-	out, err := shell(t, ours, ours.Root, probe)
+	out, err := shell(t, ours, root, probe)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "Warning: spec.host.image")
 	require.Contains(t, out, "created (server dry run)")
 
 	require.NoError(t, ours.KillWebhook())
 	t.Cleanup(func() { require.NoError(t, ours.StartWebhook(context.Background())) })
-	out, err = shell(t, ours, ours.Root, probe)
+	out, err = shell(t, ours, root, probe)
 	require.Error(t, err)
 	require.Contains(t, out, "connection refused")
 }
@@ -30,7 +31,7 @@ func TestProbe(t *testing.T) {
 // The runbook completes a snapshot from before the format field, with an image
 // or without any; each command is for its own kind of target, and works once.
 func TestLegacySnapshotIsCompleted(t *testing.T) {
-	for crds, cluster := range clusters() {
+	for crds, cluster := range clusters(t) {
 		c := newClient(t, cluster)
 		for name, test := range map[string]struct {
 			input    string
@@ -46,7 +47,7 @@ func TestLegacySnapshotIsCompleted(t *testing.T) {
 					"{spec: {operationKind: HostReplace, machineRef: a}, status: {phase: InProgress, targets: [{machineRef: a, phase: InProgress"+test.input+"}]}}"))
 				do := func(block int, format string) (string, error) {
 					command := documented(t, "docs/runbook.md", "## HostformatLegacySnapshotsLeft", "sh", block)
-					return shell(t, cluster, cluster.Root, strings.NewReplacer("NAME", operation, "CloudInit", format).Replace(command))
+					return shell(t, cluster, root, strings.NewReplacer("NAME", operation, "CloudInit", format).Replace(command))
 				}
 				out, err := do(test.not, "CloudInit")
 				require.Error(t, err, out)

@@ -25,6 +25,7 @@ func TestScale(t *testing.T) {
 		t.Skip("make scale runs this: it takes some minutes")
 	}
 	const operations, machinesEach = 2_000, 5
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	start := time.Now()
 	concurrently(t, operations*machinesEach, func(i int) error {

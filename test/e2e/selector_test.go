@@ -19,6 +19,7 @@ import (
 // pair; Failed when one failed. One whose pair cannot be delivered spares all.
 func TestSelector(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=broken=img-b")
 	rack := uniqueName()
@@ -73,7 +74,7 @@ func TestSelector(t *testing.T) {
 	require.Contains(t, message(op), "no host was replaced")
 
 	t.Run("one that is stopped makes no further call", func(t *testing.T) {
-		r, dir := newReconciler(t, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+		r, dir := newReconciler(t, c, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
 		rack := uniqueName()
 		for _, suffix := range []string{"-a", "-b", "-c"} {
 			u := object(t, "machines", rack+suffix, "spec: {host: {image: img-a, provisioningFormat: CloudInit, external: {provider: Stopper}}}")

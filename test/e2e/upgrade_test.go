@@ -20,12 +20,13 @@ import (
 // claim their hosts before the next call.
 func TestUpgrade(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for name, test := range map[string]struct {
 		marked, attempted, legacy bool
 	}{"frozen": {}, "marked": {marked: true}, "attempted": {marked: true, attempted: true}, "a legacy snapshot": {legacy: true}} {
 		t.Run(name, func(t *testing.T) {
-			r, dir := newReconciler(t, asRead)
+			r, dir := newReconciler(t, c, asRead)
 			rack := addRack(t, c, "-a", "-b")
 			u := object(t, "machineoperations", uniqueName(), "spec: {operationKind: HostReplace, machineSelector: {matchLabels: {rack: "+rack+"}}}")
 			var targets []any
@@ -67,7 +68,7 @@ func TestUpgrade(t *testing.T) {
 		})
 	}
 	t.Run("behind another", func(t *testing.T) {
-		r, dir := newReconciler(t, asRead)
+		r, dir := newReconciler(t, c, asRead)
 		machine := newMachine(t, c)
 		holder := newOperation(t, c, machine)
 		_, err := r.Reconcile(t.Context(), requestFor(holder))
@@ -85,8 +86,9 @@ func TestUpgrade(t *testing.T) {
 // not when the batch began.
 func TestLegacySnapshotInABatch(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
-	r, dir := newReconciler(t, asRead)
+	r, dir := newReconciler(t, c, asRead)
 	rack := addRack(t, c, "-a", "-b")
 	op := store(t, c, "machineoperations", object(t, "machineoperations", uniqueName(), "{spec: {operationKind: HostReplace, parameters: {maxInFlight: '2', maxFailures: '2'}, machineSelector: {matchLabels: {rack: "+rack+"}}}, "+
 		"status: {phase: Pending, targets: [{machineRef: "+rack+"-a, input: {hostImage: img-old}}, {machineRef: "+rack+"-b, input: {hostImage: img-old}}]}}"))
@@ -104,13 +106,14 @@ func TestLegacySnapshotInABatch(t *testing.T) {
 // give back what another process has claimed for the same operation since.
 func TestStaleProcessKeepsTheClaim(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for name, paused := range map[string]func(*unstructured.Unstructured) bool{
 		"while it starts": func(op *unstructured.Unstructured) bool { return len(targetsOf(op)) == 0 },
 		"before its call": func(op *unstructured.Unstructured) bool { return len(targetsOf(op)) == 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			first, dir := newReconciler(t, asRead)
+			first, dir := newReconciler(t, c, asRead)
 			machine := newMachine(t, c)
 			op := newOperation(t, c, machine)
 			for !paused(get(t, c, "machineoperations", op)) || get(t, c, "machineoperations", op).GetAnnotations() == nil && name == "before its call" {
@@ -119,7 +122,7 @@ func TestStaleProcessKeepsTheClaim(t *testing.T) {
 			}
 			// Its next read of the Machine is the moment: another process carries
 			// the operation out, and then the Machine cannot be replaced any more.
-			second, _ := newReconciler(t, asRead)
+			second, _ := newReconciler(t, c, asRead)
 			second.Providers = first.Providers
 			once := false
 			first.Live = reader{Reader: first.Live, get: func(_ context.Context, _ ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
@@ -135,7 +138,7 @@ func TestStaleProcessKeepsTheClaim(t *testing.T) {
 			require.True(t, once)
 			done := get(t, c, "machineoperations", op)
 			require.Equal(t, "Complete", phase(done), message(done))
-			stored, err := claims(t).Get(t.Context(), lease, metav1.GetOptions{})
+			stored, err := claims(t, c).Get(t.Context(), lease, metav1.GetOptions{})
 			require.NoError(t, err)
 			require.Equal(t, op, resolve.ReadClaim(stored).Holder.Name, "it has used the claim")
 			require.Equal(t, 1, actsOn(t, dir, machine))

@@ -17,6 +17,7 @@ import (
 // One version after the other is cut, as deployments make it necessary.
 func TestConfigurationController(t *testing.T) {
 	needsLocal(t)
+	foreign := foreignCRDs.take(t)
 	c := newClient(t, foreign)
 	running := startControllers(t, foreign, foreign.Kubeconfig, "machineconfiguration")
 	name := uniqueName()
@@ -126,6 +127,7 @@ func TestConfigurationController(t *testing.T) {
 // is frozen: no edit can come in between.
 func TestVersionIsDeployedFirst(t *testing.T) {
 	needsLocal(t)
+	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	startControllers(t, ours, ours.Kubeconfig, "*,machineconfiguration")
 	name := uniqueName()

@@ -36,8 +36,8 @@ func (c *Cluster) InstallWebhook(ctx context.Context) error {
 	return c.waitForGuard(ctx, true)
 }
 
-// RemoveWebhook deletes the webhook configurations and waits until writes
-// travel to the webhook no more.
+// RemoveWebhook deletes the webhook configurations and waits until no write is
+// sent to the webhook any more.
 func (c *Cluster) RemoveWebhook(ctx context.Context) error {
 	out, err := c.Kubectl(ctx, nil, "delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "hostformat")
 	if err != nil {
@@ -46,8 +46,8 @@ func (c *Cluster) RemoveWebhook(ctx context.Context) error {
 	return c.waitForGuard(ctx, false)
 }
 
-// waitForGuard waits until the API server has heard of a change to the webhook
-// configurations, which it does a moment after it is stored.
+// waitForGuard waits until the API server applies a change to the webhook
+// configurations, a moment after it is stored.
 func (c *Cluster) waitForGuard(ctx context.Context, wanted bool) error {
 	config := rest.CopyConfig(c.Config)
 	config.WarningHandler = rest.NoWarnings{}
@@ -68,7 +68,7 @@ func (c *Cluster) waitForGuard(ctx context.Context, wanted bool) error {
 		return image, err
 	}
 	var last error
-	err = wait.PollUntilContextTimeout(ctx, pollInterval, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, pollInterval, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
 		trimmed, trimErr := create(ctx, " probe ")
 		_, judgeErr := create(ctx, "pro\u200bbe")
 		last = errors.Join(trimErr, judgeErr)

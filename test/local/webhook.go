@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -53,7 +54,20 @@ func (p *process) ended() bool {
 	}
 }
 
+// built is the folder of the cluster that the programs were built for last.
+var built struct {
+	sync.Mutex
+	dir string
+}
+
+// buildPrograms builds the programs for the first cluster of this process. Later
+// clusters share its files.
 func (c *Cluster) buildPrograms(ctx context.Context) error {
+	built.Lock()
+	defer built.Unlock()
+	if built.dir != "" && c.linkPrograms(built.dir) == nil {
+		return nil
+	}
 	args := []string{"build", "-o", c.dir}
 	if os.Getenv("HOSTFORMAT_RACE") != "" {
 		args = append(args, "-race")
@@ -62,6 +76,17 @@ func (c *Cluster) buildPrograms(ctx context.Context) error {
 	cmd.Dir = c.Root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building: %w: %s", err, out)
+	}
+	built.dir = c.dir
+	return nil
+}
+
+// linkPrograms fails if the cluster of the folder has been stopped.
+func (c *Cluster) linkPrograms(dir string) error {
+	for _, name := range []string{"webhook", "agent", "kubectl-hostformat"} {
+		if err := os.Link(filepath.Join(dir, name), c.Program(name)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -97,8 +122,8 @@ func (c *Cluster) StartWebhook(ctx context.Context, args ...string) error {
 		"--controllers", c.options.Controllers, "--kubeconfig", c.Kubeconfig, "--simulated-provider", c.options.Simulated,
 	}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = c.log, c.log
-	// Ctrl-C reaches every process of a terminal; this one is stopped by us, in
-	// its turn.
+	// Ctrl-C reaches every process of a terminal; this one is stopped by us, when
+	// it is its turn.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return err
@@ -114,7 +139,7 @@ func (c *Cluster) StartWebhook(ctx context.Context, args ...string) error {
 func (c *Cluster) waitUntilReady(ctx context.Context, p *process) error {
 	url := "http://" + loopbackAddress(p.health) + "/readyz"
 	last := errors.New("no answer yet")
-	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
 		if p.ended() {
 			return false, fmt.Errorf("it ended: %w", p.err)
 		}
@@ -184,8 +209,8 @@ func (c *Cluster) ClientConfig(path string) admissionregistrationv1.WebhookClien
 }
 
 // WebhookConfigurations returns what manifests/base/webhook.yaml ships, with nothing
-// changed but the client configuration and, if every write is to travel, the
-// conditions.
+// changed but the client configuration and, if every write is to be sent to the
+// webhook, the conditions.
 func (c *Cluster) WebhookConfigurations() (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	text, err := os.ReadFile(filepath.Join(c.Root, "manifests", "base", "webhook.yaml"))
 	if err != nil {
