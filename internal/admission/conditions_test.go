@@ -221,6 +221,9 @@ func progress(phase, target string, attempts int) string {
 // JSON of any type in a judged field, stored or new, causes no error in a condition,
 // and the request is sent if the webhook denies it, patches it or warns about it.
 func TestConditionsOnWrongShapes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: make test runs it")
+	}
 	const (
 		host      = "{image: a, provisioningFormat: CloudInit}"
 		operation = "{spec: {operationKind: HostReplace, machineRef: worker-1, machineSelector: {matchExpressions: [{key: a, operator: Exists}]}}, status: {phase: Complete, conditions: [{type: Frozen, status: 'True'}], targets: [{machineRef: worker-1, input: {hostImage: a, provisioningFormat: CloudInit}}]}}"
@@ -302,6 +305,9 @@ func child(parent any, key string) any {
 // the conditions stay within the budget: what is too large for them is sent to the
 // webhook.
 func TestConditionsCost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: make test runs it")
+	}
 	const request3MiB = 3 << 20 // the largest request that the API server reads
 	var wide []string           // as many fields as each of 6000 targets can have
 	for i := range 46 {

@@ -61,6 +61,9 @@ func (s *simulated) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // audit takes the same memory for a fleet of any size, and shows its progress.
 func TestAuditOfALargeFleet(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: make test runs it")
+	}
 	const machines = 100_000
 	program := filepath.Join(t.TempDir(), "kubectl-hostformat")
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/kubectl-hostformat").CombinedOutput()

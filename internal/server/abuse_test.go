@@ -103,6 +103,9 @@ func TestBadCalls(t *testing.T) {
 
 // Clients reset connections at every stage of a request.
 func TestResets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: make test runs it")
+	}
 	p := startProcess(t, nil)
 	p.warm(t)
 	for i := range 2000 {

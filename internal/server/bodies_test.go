@@ -92,6 +92,9 @@ const statusReview = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionRevie
 // Many large bodies arrive at the same time. Memory stays within the limit of the
 // container, and the API server understands every response.
 func TestManyLargeBodies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: make test runs it")
+	}
 	const many = 32
 	largest := defaults.BodyBytes
 	room := int(defaults.LargeMemory) / (costOfByte*3/2 + costOfValue) * 3 / 2 // for {}, each of which counts as two values

@@ -20,6 +20,9 @@ import (
 // No review uses more memory than cost estimates. These are the most expensive
 // reviews that we could think of.
 func TestCostOfReviews(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: make test runs it")
+	}
 	const size = 1 << 20
 	distinct := func(format string) string {
 		var body strings.Builder

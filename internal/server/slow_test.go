@@ -68,6 +68,9 @@ func head(path string, length int) string {
 
 // The server disconnects clients that never finish a handshake or a header.
 func TestSlowHeaders(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: make test runs it")
+	}
 	t.Parallel()
 	p := startProcess(t, func(c *Config) { c.Limits.HeaderTimeout, c.Limits.RequestTimeout = longer, time.Hour })
 	p.warm(t)
@@ -94,6 +97,9 @@ func TestSlowHeaders(t *testing.T) {
 // The server disconnects clients that never finish a body. Meanwhile they do not
 // delay other clients.
 func TestSlowBodies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: make test runs it")
+	}
 	t.Parallel()
 	p := startProcess(t, func(c *Config) { c.Limits.RequestTimeout = longer })
 	p.warm(t)
@@ -259,6 +265,9 @@ func TestOtherPorts(t *testing.T) {
 
 // The server closes idle connections after a while.
 func TestIdleConnectionsEnd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: make test runs it")
+	}
 	t.Parallel()
 	p := startProcess(t, func(c *Config) { c.Limits.IdleTimeout, c.Limits.RequestTimeout = longer, time.Hour })
 	p.warm(t)

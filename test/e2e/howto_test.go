@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,15 +12,19 @@ import (
 	"unbounded-cloud.io/hostformat/test/local"
 )
 
-// The commands of docs/howto.md print what it says, and its overlay is one.
+// The commands of docs/howto.md print what it shows, and its overlay can be built.
 func TestHowto(t *testing.T) {
 	needsLocal(t)
+	withEachKubectl(t, howto)
+}
+
+func howto(t *testing.T, path string) {
 	page, err := os.ReadFile("../../docs/howto.md")
 	require.NoError(t, err)
 	cluster := takeOwn(t, local.Options{Controllers: "*,machineconfiguration"})
 	c := newClient(t, cluster)
 
-	// The fleet that the page takes for granted.
+	// The fleet that the page assumes.
 	external := func(bay string) string { return "external: {provider: Simulated, providerID: " + bay + "}" }
 	of := func(more string) string {
 		return "metadata: {labels: {example.com/rack: '3'}}\nspec: {" + more + "}\n" + ignition
@@ -49,9 +54,9 @@ func TestHowto(t *testing.T) {
 		text := regexp.MustCompile("(?m)^"+block[1]).ReplaceAllString(block[3], "")
 		switch block[2] {
 		case "sh":
-			require.True(t, ok, "what fails says why: %s", printed)
+			require.True(t, ok, "a command that fails is followed by its output: %s", printed)
 			printed, err = shell(t, cluster, dir, text,
-				"PATH="+filepath.Dir(cluster.Program("webhook"))+":"+os.Getenv("KUBEBUILDER_ASSETS")+":"+os.Getenv("PATH"))
+				strings.Replace(path, "PATH=", "PATH="+filepath.Dir(cluster.Program("webhook"))+string(os.PathListSeparator), 1))
 			ok = err == nil
 			ran++
 		case "text":

@@ -43,8 +43,23 @@ func (i installation) run(t *testing.T, commands string) string {
 	return out
 }
 
+// withEachKubectl runs a test of documented commands with the newest kubectl and with
+// the oldest one that the documentation promises. path is PATH with that kubectl.
+func withEachKubectl(t *testing.T, test func(t *testing.T, path string)) {
+	t.Helper()
+	rest := os.Getenv("KUBEBUILDER_ASSETS") + string(os.PathListSeparator) + os.Getenv("PATH")
+	t.Run("kubectl", func(t *testing.T) { test(t, "PATH="+rest) })
+	t.Run("old kubectl", func(t *testing.T) {
+		old := local.OldKubectl()
+		if old == "" {
+			t.Skip("the oldest kubectl that the documentation promises is not at hand: make test builds it, unless KUBEBUILDER_ASSETS is set")
+		}
+		test(t, "PATH="+old+string(os.PathListSeparator)+rest)
+	})
+}
+
 // shell runs commands in a folder, for a cluster, with the same kubectl as the
-// rest of the tests, and returns what they print.
+// rest of the tests, and returns their output.
 func shell(t *testing.T, cluster *local.Cluster, dir, commands string, env ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", commands)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// make help names every target that there is to call.
+// make help lists the targets that people use. The others are for CI.
 func TestMakeHelp(t *testing.T) {
 	needsLocal(t)
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
@@ -25,24 +25,27 @@ func TestMakeHelp(t *testing.T) {
 	help, err := exec.CommandContext(t.Context(), "make", "--no-print-directory", "-C", root, "help").Output()
 	require.NoError(t, err)
 	for line := range strings.Lines(string(help)) {
-		fields := strings.Fields(line)
-		require.Equal(t, "make", fields[0])
-		require.Greater(t, len(fields), 2, "%s is told", fields[1])
-		named = append(named, fields[1])
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "make" {
+			require.Greater(t, len(fields), 2, "%s is described", fields[1])
+			named = append(named, fields[1])
+		}
 	}
-	require.Equal(t, targets, named)
+	forCI := []string{"reproducible", "pictures", "soak", "race", "scale", "fuzz"}
+	require.ElementsMatch(t, targets, append(named, forCI...))
 }
 
-// A cluster that the environment happens to name is never written to: that is
-// for make e2e to say. Without what a local control plane is made of, a run that
-// would take one ends at once.
+// A cluster that KUBECONFIG happens to name is never written to: only make e2e uses it.
+// Without a local control plane, a run says what to do and ends at once.
 func TestClusterIsGivenOnPurpose(t *testing.T) {
 	needsLocal(t)
 	program, err := os.Executable()
 	require.NoError(t, err)
-	for give, words := range map[string]string{"": "KUBEBUILDER_ASSETS is not set", "1": "the cluster that KUBECONFIG names cannot be used"} {
+	goCache, err := exec.CommandContext(t.Context(), "go", "env", "GOCACHE").Output()
+	require.NoError(t, err)
+	for give, words := range map[string]string{"": "there is no local control plane yet: run make controlplane", "1": "the cluster that KUBECONFIG names cannot be used"} {
 		cmd := exec.CommandContext(t.Context(), program, "-test.run=^$")
-		cmd.Env = append(os.Environ(), "KUBEBUILDER_ASSETS=", "KUBECONFIG="+filepath.Join(t.TempDir(), "none"), giveCluster+"="+give)
+		cmd.Env = append(os.Environ(), "KUBEBUILDER_ASSETS=", "XDG_CACHE_HOME="+t.TempDir(), "GOCACHE="+strings.TrimSpace(string(goCache)),
+			"KUBECONFIG="+filepath.Join(t.TempDir(), "none"), giveCluster+"="+give)
 		out, err := cmd.CombinedOutput()
 		require.Error(t, err)
 		require.Contains(t, string(out), words)

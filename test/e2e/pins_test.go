@@ -51,15 +51,15 @@ func TestPins(t *testing.T) {
 			p := newProxy(t, ours)
 			stopped := make(chan struct{})
 			var once sync.Once
+			op := newOperation(t, c, machine)
 			p.judge = func(r *http.Request) fault {
 				// Everything after the freeze waits for the change.
-				if isMark(r) {
+				if isMark(r) && strings.HasSuffix(r.URL.Path, "/"+op) {
 					once.Do(func() { close(stopped) })
 					return conflict
 				}
 				return pass
 			}
-			op := newOperation(t, c, machine)
 			startControllers(t, ours, p.kubeconfig, "hostreplace")
 			<-stopped
 			frozen := get(t, c, "machineoperations", op)

@@ -2,36 +2,48 @@ package e2e
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"unbounded-cloud.io/hostformat/test/local"
 )
 
-// What the runbook has one look at says whether the webhook answers: the write
-// travels in both directions, and is not stored.
+// The probe of the runbook shows whether the webhook answers: it is called in both
+// directions, and nothing is stored.
 func TestProbe(t *testing.T) {
 	needsLocal(t)
 	ours := ourCRDs.take(t)
 	_, probe, found := strings.Cut(documented(t, "docs/runbook.md", "## HostformatWebhookDown", "sh", 0), "/readyz\n")
 	require.True(t, found)
 	require.Equal(t, 1, strings.Count(probe, "kubectl"))
-	out, err := shell(t, ours, root, probe)
-	require.NoError(t, err, out)
-	require.Contains(t, out, "Warning: spec.host.image")
-	require.Contains(t, out, "created (server dry run)")
+	withEachKubectl(t, func(t *testing.T, path string) {
+		out, err := shell(t, ours, root, probe, path)
+		require.NoError(t, err, out)
+		require.Contains(t, out, "Warning: spec.host.image")
+		require.Contains(t, out, "created (server dry run)")
+	})
 
 	require.NoError(t, ours.KillWebhook())
 	t.Cleanup(func() { require.NoError(t, ours.StartWebhook(context.Background())) })
-	out, err = shell(t, ours, root, probe)
+	out, err := shell(t, ours, root, probe)
 	require.Error(t, err)
 	require.Contains(t, out, "connection refused")
 }
 
-// The runbook completes a snapshot from before the format field, with an image
-// or without any; each command is for its own kind of target, and works once.
+// The commands of the runbook complete a snapshot that predates the format field, with
+// and without an image. Each is for one kind of target, and works once.
 func TestLegacySnapshotIsCompleted(t *testing.T) {
-	for crds, cluster := range clusters(t) {
+	all := clusters(t)
+	withEachKubectl(t, func(t *testing.T, path string) { legacySnapshotIsCompleted(t, all, path) })
+}
+
+func legacySnapshotIsCompleted(t *testing.T, all map[string]*local.Cluster, path string) {
+	for crds, cluster := range all {
 		c := newClient(t, cluster)
 		for name, test := range map[string]struct {
 			input    string
@@ -47,7 +59,7 @@ func TestLegacySnapshotIsCompleted(t *testing.T) {
 					"{spec: {operationKind: HostReplace, machineRef: a}, status: {phase: InProgress, targets: [{machineRef: a, phase: InProgress"+test.input+"}]}}"))
 				do := func(block int, format string) (string, error) {
 					command := documented(t, "docs/runbook.md", "## HostformatLegacySnapshotsLeft", "sh", block)
-					return shell(t, cluster, root, strings.NewReplacer("NAME", operation, "CloudInit", format).Replace(command))
+					return shell(t, cluster, root, strings.NewReplacer("NAME", operation, "CloudInit", format).Replace(command), path)
 				}
 				out, err := do(test.not, "CloudInit")
 				require.Error(t, err, out)
@@ -60,5 +72,32 @@ func TestLegacySnapshotIsCompleted(t *testing.T) {
 				require.Equal(t, test.want, inputOf(t, get(t, c, "machineoperations", operation)))
 			})
 		}
+	}
+}
+
+// The README shows a request that is denied.
+func TestReadmeExample(t *testing.T) {
+	needsLocal(t)
+	ours := ourCRDs.take(t)
+	refuse := documented(t, "README.md", "## Install it", "sh", 1)
+	require.Contains(t, refuse, "kubectl")
+	withEachKubectl(t, func(t *testing.T, path string) {
+		out, err := shell(t, ours, root, refuse, path)
+		require.Error(t, err, out)
+		require.Contains(t, out, "is invalid: spec.host.provisioningFormat: Unsupported value")
+	})
+}
+
+// kubectl 1.32 takes a document that begins with a brace for JSON, and rejects YAML in
+// flow style.
+func TestDocumentsAreBlockYAML(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	flow := regexp.MustCompile(`(?m)(<<\s*'?EOF'?|^---|^` + "```yaml" + `)[^\n]*\n\s*\{`)
+	require.Regexp(t, flow, "kubectl create -f - <<EOF\n{apiVersion: v1}\nEOF")
+	for _, page := range append(pages, filepath.Join(root, "README.md")) {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		require.NotRegexp(t, flow, string(text), page)
 	}
 }

@@ -99,7 +99,7 @@ func TestFence(t *testing.T) {
 			require.NoError(t, replace(Options{Duration: time.Hour}, "b", 6))
 			require.ErrorContains(t, replace(Options{}, "c", 7), "is being replaced for another operation")
 			require.Zero(t, acts("c"))
-			require.ErrorContains(t, replace(Options{ForgetKeys: true}, "a", 5), "6, which this host has seen")
+			require.ErrorContains(t, replace(Options{ForgetKeys: true}, "a", 5), "6, which the provider knows for this host")
 			require.Equal(t, 1, acts("a"))
 		})
 	}
