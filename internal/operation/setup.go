@@ -2,6 +2,7 @@ package operation
 
 import (
 	"maps"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -18,6 +19,10 @@ import (
 
 // ControllerName is what --controllers calls the reconciler of operations.
 const ControllerName = "hostreplace"
+
+// cacheSyncTimeout is how long a start may take to read all operations. A history
+// of 1.3 GB takes minutes, and a process that gave up would start to read again.
+const cacheSyncTimeout = 30 * time.Minute
 
 // SetupWithManager has the manager run the reconciler for every change of an
 // operation that may concern it, that many at a time.
@@ -38,7 +43,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, concurrency int) error {
 			DeleteFunc:  func(event.DeleteEvent) bool { return false },
 			GenericFunc: func(event.GenericEvent) bool { return false },
 		})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, CacheSyncTimeout: cacheSyncTimeout}).
 		Complete(r)
 }
 
