@@ -84,7 +84,7 @@ func TestReadmeExample(t *testing.T) {
 	withEachKubectl(t, func(t *testing.T, path string) {
 		out, err := shell(t, ours, root, refuse, path)
 		require.Error(t, err, out)
-		require.Contains(t, out, "is invalid: spec.host.provisioningFormat: Unsupported value")
+		require.Contains(t, out, "is invalid: spec.machineSelector: Required value")
 	})
 }
 
