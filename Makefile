@@ -59,7 +59,7 @@ check: ## Build, vet, and run the short tests that need no control plane.
 
 .PHONY: test
 test: ## Run all tests, on a local control plane. Needs no cluster.
-	@$(OLD_KUBECTL); $(ASSETS); echo "go test: about five minutes on 2 cores, most of them for test/e2e"; env -u KUBECONFIG go test -timeout 40m ./...; env -u KUBECONFIG go -C test/monitoring test -timeout 40m ./...
+	@$(OLD_KUBECTL); $(ASSETS); echo "go test: five to eight minutes on 2 cores, most of them for test/e2e"; env -u KUBECONFIG go test -timeout 40m ./...; env -u KUBECONFIG go -C test/monitoring test -timeout 40m ./...
 
 .PHONY: verify
 verify: ## Check generated files, modules, format, lint, licences and vulnerabilities.
@@ -94,7 +94,7 @@ controlplane: ## Download or build etcd, kube-apiserver and kubectl for the test
 
 .PHONY: e2e
 e2e: ## Run test/e2e in the cluster of KUBECONFIG or, without one, on a local control plane.
-	@$(ASSETS); echo "go test ./test/e2e: about five minutes, or 15 minutes if pods can run"; HOSTFORMAT_E2E_CLUSTER=1 go test -count=1 -timeout 40m ./test/e2e
+	@$(ASSETS); echo "go test ./test/e2e: five to eight minutes, or 15 minutes if pods can run"; HOSTFORMAT_E2E_CLUSTER=1 go test -count=1 -timeout 40m ./test/e2e
 
 .PHONY: e2e-kind
 e2e-kind: ## Run the tests that need running pods on a kind cluster. Needs docker, kind and kubectl.
