@@ -15,9 +15,7 @@ COMMIT = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 STATIC = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)"
 GENERATED := api manifests/crds manifests/cert-manager/certificates.yaml
 # Finds or builds etcd, kube-apiserver and kubectl, and says so.
-ASSETS := export KUBEBUILDER_ASSETS; KUBEBUILDER_ASSETS="$$(go -C test/controlplane run .)"
-# Builds the oldest kubectl that the docs promise, unless a user gives the programs.
-OLD_KUBECTL := [ -n "$${KUBEBUILDER_ASSETS:-}" ] || go -C test/controlplane run . -old-kubectl > /dev/null
+ASSETS = export KUBEBUILDER_ASSETS; KUBEBUILDER_ASSETS="$$(go -C test/controlplane run . $(ASSETS_FLAGS))"
 # The packages whose tests need no control plane.
 WITHOUT_CONTROL_PLANE := ./api/... ./certs/... ./cmd/... ./docs/... ./internal/... ./manifests/...
 
@@ -58,8 +56,9 @@ check: ## Build, vet, and run the short tests that need no control plane.
 	@echo "check: go test -short, without a control plane"; env -u KUBECONFIG go test -short $(WITHOUT_CONTROL_PLANE)
 
 .PHONY: test
+test: ASSETS_FLAGS := -old-kubectl
 test: ## Run all tests, on a local control plane. Needs no cluster.
-	@$(OLD_KUBECTL); $(ASSETS); echo "go test: five to eight minutes on 2 cores, most of them for test/e2e"; env -u KUBECONFIG go test -timeout 40m ./...; env -u KUBECONFIG go -C test/monitoring test -timeout 40m ./...
+	@$(ASSETS); echo "go test: five to eight minutes on 2 cores, most of them for test/e2e"; env -u KUBECONFIG go test -timeout 40m ./...; env -u KUBECONFIG go -C test/monitoring test -timeout 40m ./...
 
 .PHONY: verify
 verify: ## Check generated files, modules, format, lint, licences and vulnerabilities.

@@ -164,15 +164,6 @@ func (c *Cluster) Command(ctx context.Context, args ...string) *exec.Cmd {
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		kubectl = filepath.Join(assets, kubectl)
 	}
-	return c.command(ctx, kubectl, args...)
-}
-
-// OldCommand prepares the kubectl that OldKubectl finds.
-func (c *Cluster) OldCommand(ctx context.Context, args ...string) *exec.Cmd {
-	return c.command(ctx, filepath.Join(OldKubectl(), "kubectl"), args...)
-}
-
-func (c *Cluster) command(ctx context.Context, kubectl string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, kubectl, args...)
 	// A short command takes a fifth less of the processors if it uses only one.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "GOMAXPROCS=1")
