@@ -74,7 +74,9 @@ func (r *Reconciler) step(ctx context.Context, op *record) (calls []call, requeu
 		}
 		if fault.Found() {
 			r.fail(op, i, fault)
-			pace.Halted = resolve.PaceOf(op.Spec.Parameters, op.Status.Targets).Halted
+			if fault.Reason != resolve.Halted { // one more has failed by itself
+				pace.Halted = resolve.PaceOf(op.Spec.Parameters, op.Status.Targets).Halted
+			}
 			continue
 		}
 		if !target.Begun() {

@@ -3,7 +3,6 @@ package operation
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"math"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -66,7 +65,7 @@ func (r *Reconciler) raiseClaim(ctx context.Context, op *record, host resolve.Ho
 		return f, nil
 	}
 	if known >= math.MaxInt32 {
-		return resolve.Fault{Reason: resolve.ProviderFailed, Message: fmt.Sprintf("the provider knows the fence %d for this host, which no claim can exceed", known)}, nil
+		return resolve.Faultf(resolve.ProviderFailed, "the provider knows the fence %d for this host, which no claim can exceed", known), nil
 	}
 	if int64(claim.Fence) <= known {
 		claim.Fence = int32(known) + 1

@@ -184,12 +184,12 @@ func (r *Reconciler) announce(op *record) {
 		kind = corev1.EventTypeWarning
 	}
 	for _, target := range op.Status.Targets {
-		r.event(machineOf(target), op.raw, kind, finished(target.Phase), "Replace", fmt.Sprintf("MachineOperation %s: %s", op.Name, target.Message))
+		r.event(machineOf(target), op.raw, kind, eventReason(target.Phase), "Replace", fmt.Sprintf("MachineOperation %s: %s", op.Name, target.Message))
 	}
-	r.event(op.raw, nil, kind, finished(op.Status.Phase), "Replace", op.Status.Message)
+	r.event(op.raw, nil, kind, eventReason(op.Status.Phase), "Replace", op.Status.Message)
 }
 
-func finished(phase v1alpha3.OperationPhase) resolve.Reason {
+func eventReason(phase v1alpha3.OperationPhase) resolve.Reason {
 	if phase == v1alpha3.OperationFailed {
 		return resolve.HostReplaceFailed
 	}

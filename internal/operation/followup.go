@@ -35,7 +35,7 @@ func (r *Reconciler) lookUp(ctx context.Context, op *record, index int) (again b
 	}
 	provider := r.Providers[name]
 	if provider == nil {
-		r.fail(op, index, resolve.Fault{Reason: resolve.ProviderChanged, Message: fmt.Sprintf("provider %q, which was called, is not registered here", name)})
+		r.fail(op, index, resolve.Faultf(resolve.ProviderChanged, "provider %q, which was called, is not registered here", name))
 		return false, 0
 	}
 	id, found, err := provider.Lookup(ctx, keyFor(op.UID, target.MachineRef))

@@ -50,6 +50,9 @@ func (r *Reconciler) pick(ctx context.Context, op *record) (p picked, err error)
 	if p.leave, p.fault, err = r.othersMachines(ctx, op, machines); p.leave || p.fault.Found() || err != nil {
 		return p, err
 	}
+	if p.fault = resolve.SelectedFault(op.MachineOperation, p.candidates, r.Clock.Now()); p.fault.Found() {
+		return p, nil
+	}
 	resolver := versions.NewResolver(r.Live)
 	for i := range p.candidates {
 		c := &p.candidates[i]

@@ -139,6 +139,9 @@ func (o *explainOptions) readWith(memory *memory) {
 
 // readAllVersions reads all versions, where many Machines are explained.
 func (o *explainOptions) readAllVersions(ctx context.Context) error {
+	if o.versions.all {
+		return nil
+	}
 	o.versions.all = true
 	return o.versions.readAll(ctx, "")
 }

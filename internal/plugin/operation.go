@@ -106,7 +106,7 @@ func (o *explainOptions) explainStart(ctx context.Context, e *operationExplanati
 	if op.Spec.MachineRef != "" && len(candidates) == 0 {
 		return nil // no controller starts it, as its target says
 	}
-	if !resolve.SelectionFault(op, time.Now()).Found() && !unreadable {
+	if !resolve.SelectedFault(op, candidates, time.Now()).Found() && !unreadable {
 		shared := sharingOf(hosts)
 		if err := shared.fill(ctx, o.cluster); err != nil {
 			return err

@@ -29,7 +29,6 @@ type memory struct {
 
 func newMemory(c *cluster) *memory {
 	return &memory{cluster: c, listed: map[string]bool{},
-
 		byName: map[string]*v1alpha3.MachineConfigurationVersion{}, byLabel: map[string][]*v1alpha3.MachineConfigurationVersion{},
 		brokenByName: map[string]error{}, brokenByLabel: map[string]error{},
 	}
@@ -62,9 +61,6 @@ func (v *memory) add(raw []byte) error {
 		v.brokenByName[known.Metadata.Name] = broken
 		v.brokenByLabel[known.Metadata.Labels[v1alpha3.ConfigurationLabel]] = broken
 		return err
-	}
-	if v.byName[full.Name] != nil {
-		return nil
 	}
 	label := full.Labels[v1alpha3.ConfigurationLabel]
 	kept := &v1alpha3.MachineConfigurationVersion{Spec: full.Spec}

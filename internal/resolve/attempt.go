@@ -20,7 +20,7 @@ func TargetFaults(op *v1alpha3.MachineOperation) []Fault {
 			faults[i] = Fault{DuplicateTarget, "the Machine is a target already; older CRDs let it be listed twice"}
 		case target.Accepted():
 		case op.Spec.MachineRef != "" && op.Spec.MachineRef != target.MachineRef:
-			faults[i] = faultf(TargetMismatch, "spec.machineRef names Machine %q, and this target is for another one; it was added by another client", Excerpt(op.Spec.MachineRef))
+			faults[i] = Faultf(TargetMismatch, "spec.machineRef names Machine %q, and this target is for another one; it was added by another client", Excerpt(op.Spec.MachineRef))
 		case frozen && !pinned:
 			faults[i] = Fault{TargetMismatch, "the targets of this operation were frozen with a Machine UID and a provider, and this one lacks them; it was added or changed by another client"}
 		}
@@ -58,7 +58,7 @@ func PaceOf(parameters map[string]string, targets []v1alpha3.OperationTarget) Pa
 		}
 	}
 	if failed >= p.MaxFailures {
-		pace.Halted = faultf(Halted, "not replaced: Machine %q failed (%s), and no further host is begun once %d failed (spec.parameters.%s)",
+		pace.Halted = Faultf(Halted, "not replaced: Machine %q failed (%s), and no further host is begun once %d failed (spec.parameters.%s)",
 			targets[first].MachineRef, Cut(targets[first].Message, 200), p.MaxFailures, MaxFailuresParameter)
 	}
 	return pace
@@ -118,7 +118,7 @@ func CallOf(op Holder, target v1alpha3.OperationTarget, facts Facts) (call Call,
 	}
 	call.Host = HostOf(facts.Machine)
 	if facts.Serves != nil && !facts.Serves(call.Host.Provider) {
-		return call, faultf(ProviderChanged, "provider %q is not registered here", call.Host.Provider)
+		return call, Faultf(ProviderChanged, "provider %q is not registered here", call.Host.Provider)
 	}
 	call.Result.Pair = FrozenPair(target)
 	if call.Result.Format == "" {
@@ -148,11 +148,11 @@ func pinFault(input v1alpha3.OperationInput, machine *v1alpha3.Machine) Fault {
 	case machine.DeletionTimestamp != nil:
 		return Fault{MachineDeleting, "the Machine is being deleted"}
 	case input.MachineUID != "" && input.MachineUID != machine.UID:
-		return faultf(MachineReplaced, "the machine was replaced: the pair was frozen for a Machine of this name with UID %s, and this one has %s", input.MachineUID, machine.UID)
+		return Faultf(MachineReplaced, "the machine was replaced: the pair was frozen for a Machine of this name with UID %s, and this one has %s", input.MachineUID, machine.UID)
 	case input.Provider != "" && input.Provider != provider:
-		return faultf(ProviderChanged, "the pair was frozen for provider %q, and the Machine now says %q", input.Provider, provider)
+		return Faultf(ProviderChanged, "the pair was frozen for provider %q, and the Machine now says %q", input.Provider, provider)
 	case input.Provider != "" && input.ProviderID != id:
-		return faultf(ProviderChanged, "the pair was frozen for providerID %q, and the Machine now says %q", input.ProviderID, id)
+		return Faultf(ProviderChanged, "the pair was frozen for providerID %q, and the Machine now says %q", input.ProviderID, id)
 	}
 	return Fault{}
 }

@@ -57,16 +57,8 @@ type Start struct {
 // Begin decides whether an operation may start, given all Machines that it names
 // or selects. An operation replaces all its hosts or none.
 func Begin(op *v1alpha3.MachineOperation, candidates []Candidate, now time.Time) Start {
-	if fault := SelectionFault(op, now); fault.Found() {
+	if fault := SelectedFault(op, candidates, now); fault.Found() {
 		return Start{Fault: fault}
-	}
-	if len(candidates) == 0 {
-		return Start{Fault: Fault{NothingSelected, "no Machine matches spec.machineSelector; create a new operation when one does"}}
-	}
-	for _, c := range candidates {
-		if op.CreationTimestamp.Before(&c.Machine.CreationTimestamp) {
-			return Start{Fault: faultf(MachineIsNewer, "Machine %q was created after this operation, and an operation does not wait for Machines; create a new operation", c.Machine.Name)}
-		}
 	}
 	first := map[string]string{} // candidate of each host, by the name of the claim
 	for _, c := range candidates {
@@ -97,7 +89,7 @@ func delivery(candidates []Candidate) (start Start) {
 		for _, other := range candidates {
 			fault := PairFault(other.Result.Pair)
 			if !fault.Found() {
-				fault = faultf(Halted, "not replaced: the pair of Machine %q cannot be delivered, and an operation that cannot replace all its hosts replaces none", c.Machine.Name)
+				fault = Faultf(Halted, "not replaced: the pair of Machine %q cannot be delivered, and an operation that cannot replace all its hosts replaces none", c.Machine.Name)
 			}
 			start.Targets = append(start.Targets, fault)
 		}
@@ -110,14 +102,31 @@ func delivery(candidates []Candidate) (start Start) {
 	return Start{}
 }
 
+// SelectedFault reports why an operation may not start, from itself and the metadata
+// of its Machines. Begin checks it first: an operation that it refuses needs no further
+// reads.
+func SelectedFault(op *v1alpha3.MachineOperation, candidates []Candidate, now time.Time) Fault {
+	if fault := SelectionFault(op, now); fault.Found() {
+		return fault
+	}
+	if len(candidates) == 0 {
+		return Fault{NothingSelected, "no Machine matches spec.machineSelector; create a new operation when one does"}
+	}
+	for _, c := range candidates {
+		if op.CreationTimestamp.Before(&c.Machine.CreationTimestamp) {
+			return Faultf(MachineIsNewer, "Machine %q was created after this operation, and an operation does not wait for Machines; create a new operation", c.Machine.Name)
+		}
+	}
+	return Fault{}
+}
+
 // SelectionFault reports why an operation may not start because of its age, its
-// selection of Machines, or its parameters. Begin checks it first. It needs no
-// Machines.
+// selection of Machines, or its parameters. It needs no Machines.
 func SelectionFault(op *v1alpha3.MachineOperation, now time.Time) Fault {
 	selector := op.Spec.MachineSelector
 	switch {
 	case now.Sub(op.CreationTimestamp.Time) > maxAge:
-		return faultf(TooOld, "the operation was not started within %s and will not run; create a new operation", maxAge)
+		return Faultf(TooOld, "the operation was not started within %s and will not run; create a new operation", maxAge)
 	case (op.Spec.MachineRef == "") == (selector == nil):
 		return Fault{InvalidSelection, "exactly one of spec.machineRef and spec.machineSelector must say which Machines to replace; create a new operation with one of them"}
 	case selector != nil && len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0:
@@ -137,7 +146,7 @@ func SelectionFault(op *v1alpha3.MachineOperation, now time.Time) Fault {
 // MissingFault reports that the Machine that an operation names does not exist.
 // No controller starts such an operation.
 func MissingFault(machine string) Fault {
-	return faultf(MachineNotFound, "Machine %q does not exist, and an operation does not wait for it; create a new operation when it does", machine)
+	return Faultf(MachineNotFound, "Machine %q does not exist, and an operation does not wait for it; create a new operation when it does", machine)
 }
 
 // CopyFault reports that an operation is a copy of one that has started, or has
@@ -146,7 +155,7 @@ func CopyFault(op *v1alpha3.MachineOperation) Fault {
 	started, marked := op.Annotations[StartedAnnotation]
 	switch {
 	case marked && started != string(op.UID):
-		return faultf(RestoredCopy,
+		return Faultf(RestoredCopy,
 			"this is a copy of the operation with UID %s, which has started: its annotation %s says so; create a new operation if the host is to be replaced again", started, StartedAnnotation)
 	case marked && len(op.Status.Targets) == 0:
 		return Fault{RestoredCopy, "this operation has started and lost its record, as a restore from a backup does; whether hosts were replaced is not known: inspect them, then create a new operation"}

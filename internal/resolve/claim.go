@@ -143,7 +143,7 @@ func (c Claim) HistoryText() string {
 func (c Claim) NameFault(op Holder, machine string) Fault {
 	for _, former := range append([]Holder{c.Holder}, c.History...) {
 		if former.Name == op.Name && former.UID != op.UID {
-			return faultf(NameUsed, "another MachineOperation %q, with UID %s, has claimed the host of Machine %q before, and a name replaces a host once; to replace it again, create an operation with another name, for example with metadata.generateName",
+			return Faultf(NameUsed, "another MachineOperation %q, with UID %s, has claimed the host of Machine %q before, and a name replaces a host once; to replace it again, create an operation with another name, for example with metadata.generateName",
 				former.Name, former.UID, machine)
 		}
 	}
@@ -175,15 +175,15 @@ func (c Claim) HoldFault(op Holder, host Host) Fault {
 	case op:
 		return Fault{}
 	case Holder{}:
-		return faultf(ClaimLost, "the claim of the operation on the host was removed (Lease %s); the provider was not called", host.ClaimName())
+		return Faultf(ClaimLost, "the claim of the operation on the host was removed (Lease %s); the provider was not called", host.ClaimName())
 	default:
-		return faultf(ClaimLost, "MachineOperation %q has claimed the host meanwhile (Lease %s); the provider was not called", c.Holder.Name, host.ClaimName())
+		return Faultf(ClaimLost, "MachineOperation %q has claimed the host meanwhile (Lease %s); the provider was not called", c.Holder.Name, host.ClaimName())
 	}
 }
 
 // HeldFault reports that another operation that has not finished holds the claim.
 func (c Claim) HeldFault(machine string) Fault {
-	return faultf(OtherOperation, "MachineOperation %q is replacing the host of Machine %q and has not finished; create a new operation when it has", c.Holder.Name, machine)
+	return Faultf(OtherOperation, "MachineOperation %q is replacing the host of Machine %q and has not finished; create a new operation when it has", c.Holder.Name, machine)
 }
 
 // TakenBy returns the claim with a new holder, the next fence, and the holder
@@ -219,7 +219,7 @@ func SharedFault(host Host, machines []string) Fault {
 	}
 	for _, other := range machines {
 		if other != host.Machine {
-			return faultf(HostShared, "Machines %q and %q both name providerID %q of provider %q; correct the wrong one, then create a new operation",
+			return Faultf(HostShared, "Machines %q and %q both name providerID %q of provider %q; correct the wrong one, then create a new operation",
 				min(host.Machine, other), max(host.Machine, other), Excerpt(host.ProviderID), Excerpt(host.Provider))
 		}
 	}

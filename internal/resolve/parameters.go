@@ -34,7 +34,7 @@ type ParameterFault struct{ Key, Message string }
 func ReadParameters(raw map[string]string) (Parameters, Fault) {
 	p, faults := parseParameters(raw)
 	if len(faults) > 0 {
-		return p, faultf(InvalidParameters, "spec.parameters.%s: %s", faults[0].Key, faults[0].Message)
+		return p, Faultf(InvalidParameters, "spec.parameters.%s: %s", faults[0].Key, faults[0].Message)
 	}
 	return p, Fault{}
 }

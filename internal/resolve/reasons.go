@@ -80,6 +80,7 @@ func (f Fault) Named(machine string) Fault {
 	return f
 }
 
-func faultf(reason Reason, format string, args ...any) Fault {
+// Faultf returns a fault with a formatted message.
+func Faultf(reason Reason, format string, args ...any) Fault {
 	return Fault{reason, fmt.Sprintf(format, args...)}
 }

@@ -96,13 +96,13 @@ type declaration struct {
 // resolve finds the format of an image that has been chosen.
 func resolve(chosen selection, machine *v1alpha3.Machine, declared declaration) (Result, Fault) {
 	if fault := ImageFault(chosen.image); fault.Found() {
-		return Result{}, faultf(fault.Reason, "%s: %q %s", chosen.path, Excerpt(chosen.image), fault.Message)
+		return Result{}, Faultf(fault.Reason, "%s: %q %s", chosen.path, Excerpt(chosen.image), fault.Message)
 	}
 	result := Result{Pair: Pair{Image: chosen.image}, ImageSource: chosen.source}
 
 	if declared.format != "" {
 		if fault := FormatFault(string(declared.format)); fault.Found() {
-			return Result{}, faultf(fault.Reason, "%s: unsupported value %q: %s", declared.path, Excerpt(string(declared.format)), fault.Message)
+			return Result{}, Faultf(fault.Reason, "%s: unsupported value %q: %s", declared.path, Excerpt(string(declared.format)), fault.Message)
 		}
 		result.Format, result.FormatSource = declared.format, declared.source
 		return result, Fault{}
@@ -113,9 +113,9 @@ func resolve(chosen selection, machine *v1alpha3.Machine, declared declaration) 
 	case observed == "":
 		result.Format, result.FormatSource = v1alpha3.CloudInit, FromFallback
 	case fault.Found():
-		return Result{}, faultf(fault.Reason, "Machine status.observedProvisioningFormat: unsupported value %q: %s", Excerpt(string(observed)), fault.Message)
+		return Result{}, Faultf(fault.Reason, "Machine status.observedProvisioningFormat: unsupported value %q: %s", Excerpt(string(observed)), fault.Message)
 	case observed == v1alpha3.Ignition && chosen.image != "":
-		return Result{}, faultf(FormatNotDeclared,
+		return Result{}, Faultf(FormatNotDeclared,
 			"Machine spec.host.provisioningFormat: must be declared because the host is known to run Ignition and %s selects %q; set it to %s or %s, whichever the image boots with",
 			chosen.path, Excerpt(chosen.image), v1alpha3.CloudInit, v1alpha3.Ignition)
 	default:
@@ -164,10 +164,10 @@ func templateOf(version *v1alpha3.MachineConfigurationVersion) v1alpha3.HostTemp
 // webhook.
 func PairFault(pair Pair) Fault {
 	if fault := ImageFault(pair.Image); fault.Found() {
-		return faultf(InvalidPair, "input.hostImage: %q %s", Excerpt(pair.Image), fault.Message)
+		return Faultf(InvalidPair, "input.hostImage: %q %s", Excerpt(pair.Image), fault.Message)
 	}
 	if fault := FormatFault(string(pair.Format)); fault.Found() {
-		return faultf(InvalidPair, "input.provisioningFormat: unsupported value %q: %s", Excerpt(string(pair.Format)), fault.Message)
+		return Faultf(InvalidPair, "input.provisioningFormat: unsupported value %q: %s", Excerpt(string(pair.Format)), fault.Message)
 	}
 	fault := deliveryFault(pair)
 	if fault.Found() {

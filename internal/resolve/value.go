@@ -20,14 +20,14 @@ func TrimImage(image string) string { return strings.TrimSpace(image) }
 // may be another image.
 func ImageFault(image string) Fault {
 	if len(image) > v1alpha3.MaxImageBytes {
-		return faultf(InvalidImage, "may not be longer than %d bytes, and has %d; use the short identifier of the image",
+		return Faultf(InvalidImage, "may not be longer than %d bytes, and has %d; use the short identifier of the image",
 			v1alpha3.MaxImageBytes, len(image))
 	}
 	position := 0
 	for _, r := range image {
 		position++
 		if unicode.In(r, unicode.Cc, unicode.Cf) {
-			return faultf(InvalidImage, "may not contain the invisible character %U, found at position %d; type the image again instead of pasting it",
+			return Faultf(InvalidImage, "may not contain the invisible character %U, found at position %d; type the image again instead of pasting it",
 				r, position)
 		}
 	}
@@ -49,7 +49,7 @@ func FormatFault(format string) Fault {
 	}, format)
 	for _, legal := range v1alpha3.ProvisioningFormats {
 		if letters == strings.ToLower(string(legal)) {
-			return faultf(InvalidFormat, "%s; did you mean %q?", message, legal)
+			return Faultf(InvalidFormat, "%s; did you mean %q?", message, legal)
 		}
 	}
 	return Fault{InvalidFormat, message}

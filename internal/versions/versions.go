@@ -25,7 +25,7 @@ func Read(ctx context.Context, reader client.Reader, ref v1alpha3.ConfigurationR
 	// The API server rejects such a name in a path or a selector, which would look
 	// like a failed read.
 	if errs := validation.IsValidLabelValue(ref.Name); len(errs) > 0 || ref.Name == "" {
-		return nil, faultf(resolve.VersionNotFound, "spec.configurationRef names %q, which cannot be the name of a MachineConfiguration with versions; correct the name", resolve.Excerpt(ref.Name)), nil
+		return nil, resolve.Faultf(resolve.VersionNotFound, "spec.configurationRef names %q, which cannot be the name of a MachineConfiguration with versions; correct the name", resolve.Excerpt(ref.Name)), nil
 	}
 	if ref.Version != nil {
 		return pinnedVersion(ctx, reader, ref.Name, *ref.Version)
@@ -39,16 +39,16 @@ func pinnedVersion(ctx context.Context, reader client.Reader, configuration stri
 	err := reader.Get(ctx, client.ObjectKey{Name: name}, version)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, faultf(resolve.VersionNotFound, "MachineConfigurationVersion %q, which spec.configurationRef pins, does not exist; create it, or pin one that exists", name), nil
+		return nil, resolve.Faultf(resolve.VersionNotFound, "MachineConfigurationVersion %q, which spec.configurationRef pins, does not exist; create it, or pin one that exists", name), nil
 	case err != nil:
 		return nil, resolve.Fault{}, fmt.Errorf("reading MachineConfigurationVersion %q: %w", name, err)
 	case version.DeletionTimestamp != nil:
-		return nil, faultf(resolve.VersionDeleting, "MachineConfigurationVersion %q, which spec.configurationRef pins, is being deleted; pin another version", name), nil
+		return nil, resolve.Faultf(resolve.VersionDeleting, "MachineConfigurationVersion %q, which spec.configurationRef pins, is being deleted; pin another version", name), nil
 	case version.Labels[v1alpha3.ConfigurationLabel] != configuration:
-		return nil, faultf(resolve.VersionMismatch, "MachineConfigurationVersion %q belongs to MachineConfiguration %q by its label %s, not to %q; pin a version of %q",
+		return nil, resolve.Faultf(resolve.VersionMismatch, "MachineConfigurationVersion %q belongs to MachineConfiguration %q by its label %s, not to %q; pin a version of %q",
 			name, version.Labels[v1alpha3.ConfigurationLabel], v1alpha3.ConfigurationLabel, configuration, configuration), nil
 	case version.Spec.Version != number:
-		return nil, faultf(resolve.VersionMismatch, "MachineConfigurationVersion %q has spec.version %d, not %d as its name says; pin a version whose name and number agree",
+		return nil, resolve.Faultf(resolve.VersionMismatch, "MachineConfigurationVersion %q has spec.version %d, not %d as its name says; pin a version whose name and number agree",
 			name, version.Spec.Version, number), nil
 	}
 	return version, resolve.Fault{}, nil
@@ -73,7 +73,7 @@ func latestVersion(ctx context.Context, reader client.Reader, configuration stri
 		}
 	}
 	if latest == nil {
-		return nil, faultf(resolve.VersionNotFound, "MachineConfiguration %q, which spec.configurationRef names, has no version (an object with the label %s=%s that is not being deleted); create one, or correct the name",
+		return nil, resolve.Faultf(resolve.VersionNotFound, "MachineConfiguration %q, which spec.configurationRef names, has no version (an object with the label %s=%s that is not being deleted); create one, or correct the name",
 			configuration, v1alpha3.ConfigurationLabel, configuration), nil
 	}
 	return latest, resolve.Fault{}, nil
@@ -86,8 +86,4 @@ func isLater(a, b *v1alpha3.MachineConfigurationVersion) bool {
 		return a.Spec.Version > b.Spec.Version
 	}
 	return a.Name < b.Name
-}
-
-func faultf(reason resolve.Reason, format string, args ...any) resolve.Fault {
-	return resolve.Fault{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
