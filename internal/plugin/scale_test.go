@@ -64,9 +64,12 @@ func TestAuditOfALargeFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long: make test runs it")
 	}
-	const machines = 100_000
+	machines := 20_000
+	if os.Getenv("HOSTFORMAT_PROOF") != "" {
+		machines = 100_000
+	}
 	program := filepath.Join(t.TempDir(), "kubectl-hostformat")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/kubectl-hostformat").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", program, "../../cmd/kubectl-hostformat").CombinedOutput()
 	require.NoError(t, err, string(out))
 	server := httptest.NewServer(&simulated{machines: machines})
 	defer server.Close()

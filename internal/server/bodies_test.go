@@ -95,7 +95,7 @@ func TestManyLargeBodies(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long: make test runs it")
 	}
-	const many = 32
+	const many = 16
 	largest := defaults.BodyBytes
 	room := int(defaults.LargeMemory) / (costOfByte*3/2 + costOfValue) * 3 / 2 // for {}, each of which counts as two values
 	object := func(size int) string {

@@ -96,7 +96,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 func TestCrashAtRandom(t *testing.T) {
 	needsLocal(t)
 	ours := ourCRDs.take(t)
-	rounds := roundsOf(25, 100)
+	rounds := roundsOf(10, 100)
 	c := newClient(t, ours)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -125,13 +125,12 @@ func TestExplainWithoutPermission(t *testing.T) {
 		if namespaced {
 			kind, namespace = "Role", ", namespace: hostformat-system"
 		}
-		for _, text := range []string{
+		manifest := strings.Join([]string{
 			"{apiVersion: rbac.authorization.k8s.io/v1, kind: " + kind + ", metadata: {name: " + name + namespace + "}, rules: [" + rules + "]}",
 			"{apiVersion: rbac.authorization.k8s.io/v1, kind: " + kind + "Binding, metadata: {name: " + name + namespace + "}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: " + kind + ", name: " + name + "}, subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: " + user + "}]}",
-		} {
-			out, err := ours.Kubectl(t.Context(), []byte(text), "apply", "-f", "-")
-			require.NoError(t, err, out)
-		}
+		}, "\n---\n")
+		out, err := ours.Kubectl(t.Context(), []byte(manifest), "apply", "-f", "-")
+		require.NoError(t, err, out)
 		t.Cleanup(func() {
 			out, err := ours.Kubectl(context.Background(), nil, "delete", kind+","+kind+"Binding", name, "-n", "hostformat-system")
 			require.NoError(t, err, out)

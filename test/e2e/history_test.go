@@ -36,7 +36,7 @@ const memoryLimit = 512
 func TestHistory(t *testing.T) {
 	needsLocal(t)
 	const targets = 700
-	stages, machines, rounds := []int{40}, 100, 1
+	stages, machines, rounds := []int{20}, 100, 1
 	var cluster, baseline *local.Cluster
 	proof := os.Getenv("HOSTFORMAT_PROOF") != ""
 	if proof {

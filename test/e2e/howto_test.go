@@ -8,21 +8,23 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"unbounded-cloud.io/hostformat/test/local"
 )
 
 // The commands of docs/howto.md print what it shows, and its overlay can be built.
 func TestHowto(t *testing.T) {
 	needsLocal(t)
+	t.Parallel() // or each part would hold up the tests that follow
 	withEachKubectl(t, howto)
 }
 
 func howto(t *testing.T, path string) {
 	page, err := os.ReadFile("../../docs/howto.md")
 	require.NoError(t, err)
-	cluster := takeOwn(t, local.Options{Controllers: "*,machineconfiguration"})
+	cluster := ourCRDs.take(t)
 	c := newClient(t, cluster)
+	c.deleteAll(t)
+	t.Cleanup(func() { c.deleteAll(t) })
+	startControllers(t, cluster, cluster.Kubeconfig, "*,machineconfiguration")
 
 	// The fleet that the page assumes.
 	external := func(bay string) string { return "external: {provider: Simulated, providerID: " + bay + "}" }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,6 +33,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 	"unbounded-cloud.io/hostformat/test/local"
 )
 
@@ -185,6 +187,26 @@ func newClient(t testing.TB, cluster *local.Cluster) client {
 func (c client) of(resource string) dynamic.ResourceInterface {
 	resource, _, _ = strings.Cut(resource, "/")
 	return c.Resource(v1alpha3.GroupVersion.WithResource(resource))
+}
+
+// deleteAll deletes every object of our kinds, whatever finalizers it has, and every
+// claim.
+func (c client) deleteAll(t testing.TB) {
+	t.Helper()
+	ctx := context.Background()
+	for resource := range kinds {
+		all, err := c.of(resource).List(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, u := range all.Items {
+			if len(u.GetFinalizers()) > 0 {
+				_, err := c.of(resource).Patch(ctx, u.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+				require.NoError(t, err)
+			}
+		}
+		require.NoError(t, c.of(resource).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+	}
+	leases := c.Resource(coordinationv1.SchemeGroupVersion.WithResource("leases")).Namespace(resolve.DefaultClaimNamespace)
+	require.NoError(t, leases.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 }
 
 // object makes an object of a resource from the YAML of its spec, status and,

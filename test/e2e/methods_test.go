@@ -39,6 +39,7 @@ type method struct {
 	creates, updates bool
 	noStatus         bool // cannot write a subresource
 	noDryRun         bool
+	process          bool // runs kubectl
 	// prepare stores the object that is to be updated, where removing a field
 	// takes having written it in the same way. Nil: any way will do.
 	prepare func(*testing.T, attempt)
@@ -59,25 +60,25 @@ var methods = []method{
 	{name: "client-go server-side apply", creates: true, updates: true, prepare: prepareServerSide, write: func(t *testing.T, a attempt) answer {
 		return a.patch(t, types.ApplyYAMLPatchType, encode(t, a.want.Object), metav1.PatchOptions{FieldManager: manager, Force: new(true)})
 	}},
-	{name: "kubectl create", creates: true, write: func(t *testing.T, a attempt) answer {
+	{process: true, name: "kubectl create", creates: true, write: func(t *testing.T, a attempt) answer {
 		return a.kubectl(t, encode(t, a.want.Object), "create", "-f", "-")
 	}},
-	{name: "kubectl apply", creates: true, updates: true, noStatus: true, prepare: prepareClientSide, write: func(t *testing.T, a attempt) answer {
+	{process: true, name: "kubectl apply", creates: true, updates: true, noStatus: true, prepare: prepareClientSide, write: func(t *testing.T, a attempt) answer {
 		return a.kubectl(t, encode(t, a.want.Object), "apply", "-f", "-")
 	}},
-	{name: "kubectl apply --server-side", creates: true, updates: true, prepare: prepareServerSide, write: func(t *testing.T, a attempt) answer {
+	{process: true, name: "kubectl apply --server-side", creates: true, updates: true, prepare: prepareServerSide, write: func(t *testing.T, a attempt) answer {
 		return a.kubectl(t, encode(t, a.want.Object), "apply", "--server-side", "--force-conflicts", "--field-manager="+manager, "-f", "-")
 	}},
-	{name: "kubectl replace", updates: true, write: func(t *testing.T, a attempt) answer {
+	{process: true, name: "kubectl replace", updates: true, write: func(t *testing.T, a attempt) answer {
 		return a.kubectl(t, encode(t, a.read().Object), "replace", "-f", "-")
 	}},
-	{name: "kubectl patch --type=merge", updates: true, write: func(t *testing.T, a attempt) answer {
+	{process: true, name: "kubectl patch --type=merge", updates: true, write: func(t *testing.T, a attempt) answer {
 		return a.kubectl(t, nil, "patch", a.plural(), a.want.GetName(), "--type=merge", "-p", string(a.mergePatch(t)))
 	}},
-	{name: "kubectl patch --type=json", updates: true, write: func(t *testing.T, a attempt) answer {
+	{process: true, name: "kubectl patch --type=json", updates: true, write: func(t *testing.T, a attempt) answer {
 		return a.kubectl(t, nil, "patch", a.plural(), a.want.GetName(), "--type=json", "-p", string(a.jsonPatch(t)))
 	}},
-	{name: "kubectl edit", updates: true, noDryRun: true, write: kubectlEdit},
+	{process: true, name: "kubectl edit", updates: true, noDryRun: true, write: kubectlEdit},
 }
 
 func clientCreate(t *testing.T, a attempt) answer {

@@ -116,7 +116,8 @@ func TestTwoOperationsForOneMachine(t *testing.T) {
 			_, err := c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", names[1],
 				"spec: {operationKind: HostReplace, "+strings.Replace(second, "NAME", machine, 1)+"}"), metav1.CreateOptions{})
 			require.NoError(t, err)
-			startControllers(t, ours, ours.Kubeconfig, "hostreplace")
+			// The first one must not be over before the second one starts.
+			startControllers(t, ours, ours.Kubeconfig, "hostreplace", "--simulated-provider=duration=3s")
 
 			acts, outcomes := 0, map[string]string{}
 			for _, name := range names {

@@ -16,11 +16,12 @@ import (
 	"unbounded-cloud.io/hostformat/test/local"
 )
 
-// plugin runs kubectl hostformat, as kubectl finds it on PATH.
+// plugin runs the plugin as kubectl does, which replaces itself with it: with the same
+// arguments and environment. The tests of documented commands run it through kubectl.
 func plugin(t *testing.T, cluster *local.Cluster, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	cmd := cluster.Command(t.Context(), append([]string{"hostformat"}, args...)...)
-	cmd.Env = append(cmd.Env, "PATH="+filepath.Dir(cluster.Program("kubectl-hostformat"))+string(os.PathListSeparator)+os.Getenv("PATH"))
+	cmd := exec.CommandContext(t.Context(), cluster.Program("kubectl-hostformat"), args...)
+	cmd.Env = cluster.Command(t.Context()).Env
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()

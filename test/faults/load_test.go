@@ -26,7 +26,7 @@ import (
 
 const (
 	writersEach = 2                      // of each kind
-	pace        = 100 * time.Millisecond // between two writes of a writer
+	pace        = 200 * time.Millisecond // between two writes of a writer
 	timeout     = 20 * time.Second       // of one write
 )
 

@@ -24,14 +24,16 @@ func (c *Cluster) InstallWebhook(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var manifest []byte
 	for _, object := range []any{mutating, validating} {
 		text, err := yaml.Marshal(object)
 		if err != nil {
 			return err
 		}
-		if out, err := c.Kubectl(ctx, text, "apply", "--server-side", "--field-manager=hostformat", "-f", "-"); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
+		manifest = append(append(manifest, "---\n"...), text...)
+	}
+	if out, err := c.Kubectl(ctx, manifest, "apply", "--server-side", "--field-manager=hostformat", "-f", "-"); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
 	}
 	return c.waitForGuard(ctx, true)
 }

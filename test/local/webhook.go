@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -54,45 +55,56 @@ func (p *process) ended() bool {
 	}
 }
 
-// built is the folder of the cluster that the programs were built for last.
-var built struct {
-	sync.Mutex
-	dir string
-}
-
-// buildPrograms builds the programs for the first cluster of this process. Later
-// clusters share its files.
+// buildPrograms builds the programs of this project into a folder of the checkout that
+// test processes share. A lock keeps them apart. The Go tool links a program only if it
+// has changed.
 func (c *Cluster) buildPrograms(ctx context.Context) error {
 	built.Lock()
 	defer built.Unlock()
-	if built.dir != "" && c.linkPrograms(built.dir) == nil {
+	if built.done {
 		return nil
 	}
-	args := []string{"build", "-o", c.dir}
-	if os.Getenv("HOSTFORMAT_RACE") != "" {
-		args = append(args, "-race")
+	dir := c.programs()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/...")...)
-	cmd.Dir = c.Root
+	lock, err := os.Create(filepath.Join(dir, ".lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // which unlocks it
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", dir, "./cmd/...")
+	cmd.Dir, cmd.Env = c.Root, append(os.Environ(), "CGO_ENABLED=0")
+	if os.Getenv(raceVariable) != "" {
+		cmd.Args, cmd.Env = slices.Insert(cmd.Args, 2, "-race"), nil
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building: %w: %s", err, out)
 	}
-	built.dir = c.dir
+	built.done = true
 	return nil
 }
 
-// linkPrograms fails if the cluster of the folder has been stopped.
-func (c *Cluster) linkPrograms(dir string) error {
-	for _, name := range []string{"webhook", "agent", "kubectl-hostformat"} {
-		if err := os.Link(filepath.Join(dir, name), c.Program(name)); err != nil {
-			return err
-		}
+// built says whether this process has built the programs.
+var built struct {
+	sync.Mutex
+	done bool
+}
+
+const raceVariable = "HOSTFORMAT_RACE"
+
+func (c *Cluster) programs() string {
+	if os.Getenv(raceVariable) != "" {
+		return filepath.Join(c.Root, "bin", "test-race")
 	}
-	return nil
+	return filepath.Join(c.Root, "bin", "test")
 }
 
-// Program is the path of a program of this project, as built for this cluster.
-func (c *Cluster) Program(name string) string { return filepath.Join(c.dir, name) }
+// Program is the path of a program of this project, as it is built for tests.
+func (c *Cluster) Program(name string) string { return filepath.Join(c.programs(), name) }
 
 // StartWebhook starts the webhook unless it runs, on the same port each time,
 // and waits until it is ready. More flags win over those that it has.
