@@ -25,8 +25,15 @@ func main() {
 	var o options
 	flag.StringVar(&o.pictures, "pictures", "", "folder to draw the plots into; none are drawn without")
 	flag.IntVar(&o.rounds, "rounds", 300, "rounds of requests")
-	flag.IntVar(&o.machines, "machines", 100_000, "Machines to store for the growth of memory")
+	flag.IntVar(&o.machines, "machines", 100_000, "Machines to store for the growth of memory: 1000, 10000 and so on")
 	flag.Parse()
+	stored := 100
+	for stored < o.machines {
+		stored *= 10
+	}
+	if stored != o.machines || o.machines == 100 {
+		exitOn(fmt.Errorf("-machines must be 1000, 10000 and so on, got %d", o.machines))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	exitOn(run(ctx, o))
