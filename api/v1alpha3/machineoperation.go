@@ -41,9 +41,9 @@ const (
 const MaxTargets = 6000
 
 // MachineOperation is an action on one or more Machines that runs once. Once it
-// has begun, CEL rules protect its kind, its Machines and its final phase, also
-// while no webhook runs. They compare selectors by meaning: an empty field equals
-// an absent one. Only the webhook detects a new target that takes the place of
+// has a phase or a target, CEL rules protect its kind, its Machines and its final
+// phase, even while the webhook is down. An empty field of a selector equals an
+// absent one. Only the webhook detects a new target that takes the place of
 // another one.
 //
 // +kubebuilder:object:root=true
@@ -89,15 +89,15 @@ type MachineOperationSpec struct {
 	// Parameters are arguments of the operation kind. A HostReplace reads
 	// maxInFlight (how many Machines may be in progress at the same time, until
 	// they are Complete; default 1), maxFailures (how many Machines may fail
-	// before no further one begins; default 1) and pause ("true" begins no
-	// further one).
+	// before the controller attempts no further one; default 1) and pause (with
+	// "true", it attempts no further one).
 	// +optional
 	Parameters map[string]string `json:"parameters,omitempty"`
 
 	// TTLSecondsAfterFinished is the time in seconds after which a finished
-	// HostReplace is deleted. One that failed before it called a provider is
-	// kept, so that a tool that creates it again cannot make it run later.
-	// Without this field, the operation is kept forever.
+	// HostReplace is deleted. An operation that failed before it called a provider
+	// is kept: if a GitOps tool created it again, it would run at an unexpected
+	// time. Without this field, the operation is kept forever.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
