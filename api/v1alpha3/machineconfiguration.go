@@ -10,6 +10,14 @@ const (
 	ConfigurationVersionLabel = "unbounded-cloud.io/machine-configuration-version"
 )
 
+// RestoreLabel is what Velero sets on each object that it creates in a restore. A
+// configuration with it and without status.latestVersion gets no version.
+const RestoreLabel = "velero.io/restore-name"
+
+// ConditionVersionCurrent of a configuration is True while its newest version has its
+// template, and False with a reason while something is in the way of that.
+const ConditionVersionCurrent = "VersionCurrent"
+
 // MachineConfiguration is a template that many Machines share. Its versions
 // are separate objects, MachineConfigurationVersions.
 //
@@ -51,6 +59,12 @@ type MachineConfigurationStatus struct {
 	// are not reused.
 	// +optional
 	LatestVersion int32 `json:"latestVersion,omitempty"`
+
+	// Conditions are the latest observations of the configuration's state.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // MachineConfigurationList is a list of MachineConfigurations.

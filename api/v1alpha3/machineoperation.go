@@ -35,6 +35,10 @@ const (
 	// ConditionComplete is True when every target is, and False with a reason
 	// when the operation has failed.
 	ConditionComplete = "Complete"
+	// ConditionStalled is True while a target has been held up for five minutes: by a
+	// provider that does not answer or keeps failing, or by an object that cannot be
+	// read. It becomes False by itself.
+	ConditionStalled = "Stalled"
 )
 
 // MaxTargets is the maximum number of targets of a MachineOperation.

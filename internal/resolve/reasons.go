@@ -56,9 +56,20 @@ const (
 	TargetFailed     Reason = "TargetFailed"     // another client failed the target without a reason
 	LegacySnapshot   Reason = "LegacySnapshot"   // the snapshot predates the format field
 
+	// Of an operation that is held up (condition Stalled).
+	ProviderNotAnswering Reason = "ProviderNotAnswering" // a call of the provider has not returned
+	ProviderFailing      Reason = "ProviderFailing"      // each call of the provider fails, and is repeated
+	ProviderBusy         Reason = "ProviderBusy"         // all calls that the provider may have at once are outstanding
+	MachineUnreadable    Reason = "MachineUnreadable"    // a Machine, a claim or the operation cannot be read
+	Recovered            Reason = "Recovered"            // nothing holds the operation up any longer
+
 	// Of a MachineConfiguration.
 	VersionCut       Reason = "VersionCut"       // Event: a new version was created
-	NoFurtherVersion Reason = "NoFurtherVersion" // Event: version numbers are used up
+	VersionCurrent   Reason = "VersionCurrent"   // the newest version has the template of the configuration
+	NoFurtherVersion Reason = "NoFurtherVersion" // version numbers are used up
+	NameTaken        Reason = "NameTaken"        // another object has the name of the next version
+	VersionRefused   Reason = "VersionRefused"   // the API server does not accept the next version
+	StatusLost       Reason = "StatusLost"       // the configuration was restored without its status
 )
 
 // Fault says why something may not be done. The zero value is no fault.
