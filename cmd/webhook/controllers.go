@@ -33,8 +33,15 @@ func (o *options) validateControllers() (err error) {
 		return fmt.Errorf("--concurrent-operations must be at least 1, got %d", o.concurrency)
 	case o.callTimeout <= 0:
 		return fmt.Errorf("--provider-call-timeout must be greater than 0, got %s", o.callTimeout)
+	case o.callsPerProvider < 1:
+		return fmt.Errorf("--concurrent-provider-calls must be at least 1, got %d", o.callsPerProvider)
 	case len(validation.IsDNS1123Label(o.claimNamespace)) > 0:
 		return fmt.Errorf("--claim-namespace must be the name of a namespace, got %q", o.claimNamespace)
+	}
+	for _, name := range o.providers {
+		if name != simulated.Name {
+			return fmt.Errorf("unknown provider %q in --providers: must be %s", name, simulated.Name)
+		}
 	}
 	if _, err := simulated.ParseOptions(o.simulated); err != nil {
 		return fmt.Errorf("--simulated-provider: %w", err)
@@ -61,19 +68,32 @@ func (o *options) controllersConfig() (*server.Controllers, error) {
 		LeaderElectionNamespace: o.leaderElectionNamespace,
 		Concurrency:             o.concurrency,
 		CallTimeout:             o.callTimeout,
+		CallsPerProvider:        o.callsPerProvider,
 		ClaimNamespace:          o.claimNamespace,
 	}
 	if slices.Contains(o.enabled, operation.ControllerName) {
-		provider, err := o.simulatedProvider(api)
-		if err != nil {
-			return nil, err
+		config.Providers = map[string]operation.Provider{}
+		if slices.Contains(o.registered(), simulated.Name) {
+			if config.Providers[simulated.Name], err = o.simulatedProvider(api); err != nil {
+				return nil, err
+			}
 		}
-		config.Providers = map[string]operation.Provider{simulated.Name: provider}
 		if config.UserData, err = o.userData(); err != nil {
 			return nil, err
 		}
 	}
-	return &server.Controllers{API: api, Options: config.ManagerOptions(), Add: config.AddTo}, nil
+	set := controllers.New(api, config)
+	manager, err := set.ManagerOptions()
+	return &server.Controllers{API: api, Options: manager, Add: set.AddTo, Ready: set.Ready}, err
+}
+
+// registered returns the names of the providers. Simulated is only one when asked for:
+// a Machine that was copied from an example must not seem to be replaced.
+func (o *options) registered() []string {
+	if o.simulated != "" && !slices.Contains(o.providers, simulated.Name) {
+		return append(o.providers, simulated.Name)
+	}
+	return o.providers
 }
 
 func (o *options) userData() (*operation.UserData, error) {

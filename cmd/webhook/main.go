@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	})
 	config, err := o.config(log)
 	if err == nil {
-		log.Info("starting", "version", version(), "webhook", o.webhook, "controllers", o.enabled)
+		log.Info("starting", "version", version(), "webhook", o.webhook, "controllers", o.enabled, "providers", o.registered())
 		err = server.Run(ctx, config)
 	}
 	if err != nil {

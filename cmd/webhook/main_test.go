@@ -104,7 +104,9 @@ func TestControllersConfig(t *testing.T) {
 	require.Nil(t, config.Webhook)
 	require.Equal(t, "https://127.0.0.1:1", config.Controllers.API.Host)
 	require.True(t, config.Controllers.Options.LeaderElection)
-	require.Equal(t, "n", config.Controllers.Options.LeaderElectionNamespace)
+	require.True(t, config.Controllers.Options.LeaderElectionReleaseOnCancel)
+	require.Equal(t, "n/hostformat-controllers", config.Controllers.Options.LeaderElectionResourceLockInterface.Describe())
+	require.Greater(t, *config.Controllers.Options.GracefulShutdownTimeout, 2*time.Minute, "it waits for a call")
 }
 
 func TestControllersConfigIsWrong(t *testing.T) {

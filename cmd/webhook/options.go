@@ -35,6 +35,8 @@ type options struct {
 	concurrency             int
 	claimNamespace          string
 	callTimeout             time.Duration
+	callsPerProvider        int
+	providers               []string
 	userDataTemplate        string
 	simulated               string
 
@@ -53,7 +55,7 @@ Controllers run only if --controllers enables them. Run them in a separate proce
 with --webhook=false:
 
   hostreplace           processes HostReplace operations of Machines whose
-                        provider is registered in this program (Simulated)
+                        provider is registered (--providers)
   machineconfiguration  creates MachineConfigurationVersions; off by default
 
 Usage:
@@ -97,9 +99,11 @@ func (o *options) flags() *pflag.FlagSet {
 	flags.IntVar(&o.concurrency, "concurrent-operations", 4, "maximum number of operations that are processed at the same time")
 	flags.StringVar(&o.claimNamespace, "claim-namespace", resolve.DefaultClaimNamespace, "`namespace` of the Leases that record which operation may replace which host; must be the same for all processes that replace these hosts")
 	flags.DurationVar(&o.callTimeout, "provider-call-timeout", 2*time.Minute, "maximum time for one call to a provider, including the reads right before it")
+	flags.IntVar(&o.callsPerProvider, "concurrent-provider-calls", 10, "maximum number of calls to one provider that are outstanding at the same time, and as many more that ask for the progress of a replacement")
+	flags.StringSliceVar(&o.providers, "providers", nil, "built-in providers to register: Simulated, which replaces no real host, is for trials and tests")
 	flags.StringVar(&o.userDataTemplate, "user-data-template", "", "`file` with the cloud-config that replaced hosts boot with; empty uses the built-in one")
-	flags.StringVar(&o.simulated, "simulated-provider", "", "how the provider Simulated misbehaves: a comma-separated list of delay=D, duration=D, fail=N, lose-answer, forget-keys, broken=IMAGE, dir=DIRECTORY")
-	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 10*time.Second, "how long to keep serving after a termination signal, while not ready, so that clients switch to another replica; in the second half, each response closes its connection")
+	flags.StringVar(&o.simulated, "simulated-provider", "", "how the provider Simulated misbehaves, which this also registers: a comma-separated list of delay=D, duration=D, fail=N, lose-answer, forget-keys, broken=IMAGE, dir=DIRECTORY")
+	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 10*time.Second, "how long to keep serving the webhook after a termination signal, while not ready, so that clients switch to another replica; in the second half, each response closes its connection")
 	flags.StringVar(&o.logFormat, "log-format", "json", "json or text")
 	flags.StringVar(&o.logLevel, "log-level", "info", "info or debug")
 	flags.BoolVar(&o.showVersion, "version", false, "print the version and exit")

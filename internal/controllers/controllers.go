@@ -3,8 +3,11 @@
 package controllers
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -44,8 +48,10 @@ type Config struct {
 	// Concurrency is the maximum number of operations that are processed at the
 	// same time.
 	Concurrency int
-	// CallTimeout is the maximum time for one call to a provider.
-	CallTimeout time.Duration
+	// CallTimeout is the maximum time for one call to a provider, and CallsPerProvider
+	// how many calls of each may be outstanding at once, polls not counted.
+	CallTimeout      time.Duration
+	CallsPerProvider int
 	// ClaimNamespace is the namespace of the Leases that record which operation
 	// may replace which host.
 	ClaimNamespace string
@@ -75,38 +81,73 @@ func Enabled(words []string) ([]string, error) {
 	return names, nil
 }
 
+// Set is the controllers of one process.
+type Set struct {
+	config Config
+	api    *rest.Config
+	calls  *operation.Calls
+	caches caches
+}
+
+// New returns the controllers that config names. They work on the API server of api.
+func New(api *rest.Config, config Config) *Set {
+	return &Set{config: config, api: api, calls: operation.NewCalls(operation.CallOptions{
+		Clock: clock.RealClock{}, Timeout: config.CallTimeout, PerProvider: config.CallsPerProvider,
+	})}
+}
+
+// leaseID is the name of the Lease for leader election.
+const leaseID = "hostformat-controllers"
+
+// electionRetry is how often a process that is not the leader looks at the Lease. A
+// Lease that is given up is taken within about twice as long.
+const electionRetry = 800 * time.Millisecond
+
+// renewDeadline is how long the leader tries to renew the Lease before it gives up.
+const renewDeadline = 10 * time.Second
+
 // ManagerOptions returns what the controllers need of their manager.
-func (c Config) ManagerOptions() ctrl.Options {
+func (s *Set) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha3.AddToScheme(scheme))
-	return ctrl.Options{
-		Scheme:                  scheme,
-		Cache:                   operation.CacheOptions(),
-		LeaderElection:          c.LeaderElection,
-		LeaderElectionID:        "hostformat-controllers",
-		LeaderElectionNamespace: c.LeaderElectionNamespace,
+	options := ctrl.Options{
+		Scheme: scheme,
+		Cache:  operation.CacheOptions(),
+		// The manager waits for the last answers of providers.
+		GracefulShutdownTimeout: new(operation.DrainTimeout(s.config.CallTimeout)),
 	}
+	if !s.config.LeaderElection {
+		return options, nil
+	}
+	lock, err := s.newLock()
+	options.LeaderElection, options.LeaderElectionID, options.LeaderElectionResourceLockInterface = true, leaseID, lock
+	options.LeaderElectionReleaseOnCancel = true // only after the runnables have ended
+	options.RenewDeadline, options.RetryPeriod = new(renewDeadline), new(electionRetry)
+	return options, err
 }
 
 // AddTo adds the controllers to a manager.
-func (c Config) AddTo(mgr ctrl.Manager) error {
-	for _, name := range c.Names {
+func (s *Set) AddTo(mgr ctrl.Manager) error {
+	for _, name := range s.config.Names {
 		var err error
 		switch name {
 		case operation.ControllerName:
-			err = c.addOperation(mgr)
+			err = s.addOperation(mgr)
 		case configuration.ControllerName:
-			err = (&configuration.Reconciler{Live: mgr.GetAPIReader(), Writer: mgr.GetClient(), Recorder: mgr.GetEventRecorder("hostformat-" + name)}).SetupWithManager(mgr)
+			err = s.addConfiguration(mgr)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return mgr.Add(&s.caches)
 }
 
-func (c Config) addOperation(mgr ctrl.Manager) error {
+// Ready reports which controller cannot work, and why.
+func (s *Set) Ready(*http.Request) error { return s.caches.ready() }
+
+func (s *Set) addOperation(mgr ctrl.Manager) error {
 	machines, err := operation.MachineListerWatcher(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
 		return err
@@ -121,14 +162,36 @@ func (c Config) addOperation(mgr ctrl.Manager) error {
 		Hosts:          hosts,
 		Writer:         mgr.GetClient(),
 		Recorder:       mgr.GetEventRecorder("hostformat-" + operation.ControllerName),
-		Providers:      c.Providers,
-		UserData:       c.UserData,
+		Providers:      s.config.Providers,
+		UserData:       s.config.UserData,
 		Clock:          clock.RealClock{},
 		Backoff:        operation.Backoff{Base: time.Second, Cap: 5 * time.Minute},
 		PollInterval:   2 * time.Second,
-		CallTimeout:    c.CallTimeout,
-		ClaimNamespace: c.ClaimNamespace,
-		MarkDeployed:   slices.Contains(c.Names, configuration.ControllerName),
+		Calls:          s.calls,
+		ClaimNamespace: s.config.ClaimNamespace,
+		MarkDeployed:   slices.Contains(s.config.Names, configuration.ControllerName),
 	}
-	return r.SetupWithManager(mgr, c.Concurrency)
+	err = errors.Join(
+		s.caches.add(mgr, operation.ControllerName, "machineoperations", cached(mgr, "MachineOperation")),
+		s.caches.add(mgr, operation.ControllerName, "machines", func(context.Context) (func() bool, error) { return hosts.HasSynced, nil }),
+		s.caches.add(mgr, operation.ControllerName, "machineconfigurationversions", nil),
+	)
+	if err != nil {
+		return err
+	}
+	return r.SetupWithManager(mgr, s.config.Concurrency)
+}
+
+func (s *Set) addConfiguration(mgr ctrl.Manager) error {
+	r := &configuration.Reconciler{
+		Live: mgr.GetAPIReader(), Writer: mgr.GetClient(), Recorder: mgr.GetEventRecorder("hostformat-" + configuration.ControllerName), Clock: clock.RealClock{},
+	}
+	err := errors.Join(
+		s.caches.add(mgr, configuration.ControllerName, "machineconfigurations", cached(mgr, "MachineConfiguration")),
+		s.caches.add(mgr, configuration.ControllerName, "machineconfigurationversions", cached(mgr, "MachineConfigurationVersion")),
+	)
+	if err != nil {
+		return err
+	}
+	return r.SetupWithManager(mgr)
 }

@@ -6,58 +6,85 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
+
+	"unbounded-cloud.io/hostformat/api/v1alpha3"
 )
 
-// call is an attempt that is about to be recorded, and then made.
-type call struct {
-	index    int                      // of the target
-	was      v1alpha3.OperationTarget // the target before the attempt was recorded
-	first    bool                     // no attempt was made before
-	userData []byte
-}
-
-// advance takes every target one step further: it follows up accepted calls,
-// prepares the calls that are due, records all that in one write, and only then
-// calls the provider. If the write fails, no call is made.
+// advance takes every target one step further: it records the answers that have come
+// and the attempts that are due in one write, and only then makes the calls. If the
+// write fails, no call is made.
 func (r *Reconciler) advance(ctx context.Context, op *record) (reconcile.Result, error) {
-	calls, requeueAfter := r.step(ctx, op)
+	answers := r.Calls.answers(op.UID)
+	r.recordAnswers(op, answers)
+	p := r.step(op)
+	defer func() { r.Calls.abandon(op.UID, p.asked) }()
+	wasStalled := op.stalled()
+	requeueAfter := earliest(p.requeueAfter, r.reportTrouble(op, p.waiting))
 	if err := r.save(ctx, op); err != nil {
 		return reconcile.Result{}, err
 	}
-	if len(calls) > 0 {
-		made, after := r.makeCalls(ctx, op, calls)
-		requeueAfter = earliest(requeueAfter, after)
-		if err := r.save(ctx, op); err != nil {
-			return reconcile.Result{}, r.reportUnrecorded(ctx, op, made, err)
-		}
+	r.Calls.recorded(op.UID, answers)
+	for _, due := range p.calls {
+		r.Calls.start(ctx, op, due)
 	}
+	r.announceStalled(op, wasStalled)
 	r.announce(op)
+	if op.Status.Phase.Finished() {
+		r.reportEnded(ctx, op.Name, "")
+	}
 	return reconcile.Result{RequeueAfter: requeueAfter}, nil
 }
 
-// step plans each target, and does everything that needs no destructive call. It
-// returns the calls to make, and when to look again, 0 for not at all.
-func (r *Reconciler) step(ctx context.Context, op *record) (calls []call, requeueAfter time.Duration) {
+// plan is what is due for the targets of an operation.
+type plan struct {
+	calls        []call
+	asked        map[ticket]bool     // for slots
+	waiting      map[string]poolName // Machines whose call has no slot yet
+	requeueAfter time.Duration       // 0 for not at all
+}
+
+// step plans each target, and puts into the status what is recorded before a call.
+func (r *Reconciler) step(op *record) plan {
+	now := r.Clock.Now()
+	p := plan{asked: map[ticket]bool{}, waiting: map[string]poolName{}}
+	// reserve plans a call if there is a slot for it.
+	reserve := func(c call) bool {
+		t := ticket{c.pool, op.UID, op.Name, c.machine}
+		p.asked[t] = true
+		if !r.Calls.reserve(t) {
+			p.waiting[c.machine] = c.pool
+			return false
+		}
+		p.calls = append(p.calls, c)
+		p.requeueAfter = earliest(p.requeueAfter, c.again)
+		return true
+	}
 	var due []int // targets that the provider may be called for
 	for i, fault := range resolve.TargetFaults(op.MachineOperation) {
 		if fault.Found() {
 			r.fail(op, i, fault)
 			continue
 		}
-		switch next(op.Status.Targets[i]) {
-		case none:
-		case poll:
-			requeueAfter = earliest(requeueAfter, r.poll(ctx, op, i))
-		case lookUp:
-			again, after := r.lookUp(ctx, op, i)
-			requeueAfter = earliest(requeueAfter, after)
-			if again {
-				due = append(due, i)
+		target := op.Status.Targets[i]
+		known := r.Calls.of(op.UID, target.MachineRef)
+		todo := next(target)
+		switch {
+		case todo == none:
+		case known.outstanding != nil:
+			if known.outstanding.method == polling {
+				p.requeueAfter = earliest(p.requeueAfter, r.PollInterval)
 			}
-		case attempt:
+		case known.next.left(now) > 0:
+			p.requeueAfter = earliest(p.requeueAfter, known.next.left(now))
+		case todo == attempt, todo == lookUp && known.notFound == target.Attempts:
 			due = append(due, i)
+		case todo == poll:
+			if c, ok := r.pollCall(op, i); ok {
+				reserve(c)
+			}
+		default:
+			reserve(r.lookupCall(op, i))
 		}
 	}
 	// Targets that have begun count already; the rest begin in the room that is left.
@@ -79,13 +106,15 @@ func (r *Reconciler) step(ctx context.Context, op *record) (calls []call, requeu
 			}
 			continue
 		}
+		if !reserve(r.replaceCall(op, i, userData)) {
+			continue // a free slot brings us back
+		}
 		if !target.Begun() {
 			pace.Room--
 		}
 		r.recordAttempt(op, i)
-		calls = append(calls, call{i, target, !target.Begun(), userData})
 	}
-	return calls, requeueAfter
+	return p
 }
 
 // recordAttempt puts an attempt into the status that is about to be written.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,44 +14,52 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// makeCalls calls the provider for each attempt that was recorded, and puts the
-// answers into the status. It returns the calls that were made, and when to look
-// again, 0 for not at all.
-func (r *Reconciler) makeCalls(ctx context.Context, op *record, calls []call) (made []call, requeueAfter time.Duration) {
-	for _, c := range calls {
-		called, after := r.makeCall(ctx, op, c)
-		requeueAfter = earliest(requeueAfter, after)
-		if called {
-			made = append(made, c)
-		}
-	}
-	return made, requeueAfter
+// replaceCall is the call that replaces the host of a target. Its attempt is recorded
+// before it starts.
+func (r *Reconciler) replaceCall(op *record, index int, userData []byte) call {
+	was := op.Status.Targets[index]
+	return call{machine: was.MachineRef, method: replacing, pool: poolName{provider: r.providerOf(was)}, make: func(ctx context.Context) answer {
+		return r.replace(ctx, op, attempted{op.Status.Targets[index], was, userData})
+	}}
 }
 
-// makeCall makes one attempt. Everything that it depends on is read live right
-// before it, within the time that the call has: the calls before it may have taken
-// long. If the call is not made, the attempt is removed from the record. After a
-// failed read it stays, and is looked up and tried again later.
-func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) (made bool, requeueAfter time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, r.CallTimeout)
-	defer cancel()
-	target := op.Status.Targets[c.index]
-	log := logf.FromContext(ctx).WithValues("machine", target.MachineRef, "attempt", target.Attempts)
-	retry := r.Backoff.after(target.Attempts)
+// providerOf returns the provider whose pool a call for a target uses. A legacy
+// snapshot does not say it.
+func (r *Reconciler) providerOf(target v1alpha3.OperationTarget) string {
+	if target.Input != nil && target.Input.Provider != "" {
+		return target.Input.Provider
+	}
+	provider, _ := r.Hosts.ProviderOf(target.MachineRef)
+	return provider
+}
 
-	may, err := r.mayCall(ctx, op, c)
+// attempted is a target whose attempt is recorded.
+type attempted struct {
+	v1alpha3.OperationTarget
+	was      v1alpha3.OperationTarget // before the attempt
+	userData []byte
+}
+
+// replace makes one attempt. Everything that it depends on is read live right before
+// it, within the time that the call has: it may have waited for a slot. If the call is
+// not made, the attempt is withdrawn from the record. After a failed read it stays, and
+// is looked up and tried again later.
+func (r *Reconciler) replace(ctx context.Context, op *record, target attempted) answer {
+	got := answer{target: target.OperationTarget}
+	log := logf.FromContext(ctx).WithValues("machine", target.MachineRef, "attempt", target.Attempts)
+	may, err := r.mayCall(ctx, op, target)
+	got.legacy = may.legacy
 	if err != nil {
 		log.Error(err, "the provider was not called")
-		op.say(c.index, fmt.Sprintf("attempt %d was not made and is tried again: the objects that it depends on cannot be read", target.Attempts))
-		return false, retry
+		got.trouble = trouble{reason: resolve.MachineUnreadable, err: err.Error(),
+			text: fmt.Sprintf("attempt %d was not made and is tried again, since the objects that it depends on cannot be read", target.Attempts)}
+		return got
 	}
 	if !may.call {
-		op.Status.Targets[c.index] = c.was
-		if may.fault.Found() {
-			r.fail(op, c.index, may.fault)
-		}
-		return false, 0
+		got.fault, got.withdrawn = may.fault, &target.was
+		return got
 	}
+	got.called = true
 	provider, replacement := r.Providers[may.host.Provider], may.replacement
 	log.Info("calling the provider", "provider", may.host.Provider, "image", replacement.Pair.Image, "format", replacement.Pair.Format, "fence", replacement.Fence)
 	id, err := provider.Replace(ctx, replacement)
@@ -60,32 +67,32 @@ func (r *Reconciler) makeCall(ctx context.Context, op *record, c call) (made boo
 		log.Info("the provider knows a higher fence", "fence", stale.Fence, "known", stale.Known)
 		f, raiseErr := r.raiseClaim(ctx, op, may.host, stale.Known)
 		if f.Found() {
-			r.fail(op, c.index, f)
-			return true, 0
+			got.fault = f
+			return got
 		}
 		err = errors.Join(errors.New(stale.Error()), raiseErr) // tried again, even if the provider says that it is permanent
 	}
 	switch {
 	case err == nil:
 		providerCalls.WithLabelValues(may.host.Provider, "accepted").Inc()
-		op.accept(c.index, may.host.Provider, id)
-		return true, r.PollInterval
+		got.accepts = v1alpha3.ProviderOperation{Provider: may.host.Provider, OperationID: id}
 	case isPermanent(err):
 		providerCalls.WithLabelValues(may.host.Provider, "failed").Inc()
-		r.fail(op, c.index, resolve.Fault{Reason: resolve.ProviderFailed, Message: err.Error()})
-		return true, 0
+		got.fault = resolve.Fault{Reason: resolve.ProviderFailed, Message: err.Error()}
 	default:
 		providerCalls.WithLabelValues(may.host.Provider, "unanswered").Inc()
 		log.Error(err, "the provider did not accept")
-		op.say(c.index, fmt.Sprintf("attempt %d was not accepted and is tried again: %v", target.Attempts, err))
-		return true, retry
+		got.trouble = trouble{reason: resolve.ProviderFailing, err: err.Error(),
+			text: fmt.Sprintf("attempt %d was not accepted and is tried again", target.Attempts)}
 	}
+	return got
 }
 
 // permission says whether a call may be made now, and with what.
 type permission struct {
 	call        bool
 	fault       resolve.Fault // fails the target; without one it waits
+	legacy      bool          // a legacy snapshot was resolved
 	host        resolve.Host
 	replacement Replacement
 }
@@ -93,8 +100,7 @@ type permission struct {
 // mayCall reads live everything that a call depends on: the operation may have been
 // stopped or paused, its Machine may have been deleted or replaced, and another
 // operation may have claimed its host. A legacy snapshot is resolved here.
-func (r *Reconciler) mayCall(ctx context.Context, op *record, c call) (permission, error) {
-	target := op.Status.Targets[c.index]
+func (r *Reconciler) mayCall(ctx context.Context, op *record, target attempted) (may permission, err error) {
 	current, err := r.refresh(ctx, op)
 	if apierrors.IsNotFound(err) {
 		return permission{}, nil
@@ -105,32 +111,31 @@ func (r *Reconciler) mayCall(ctx context.Context, op *record, c call) (permissio
 	if current.UID != op.UID || current.DeletionTimestamp != nil || current.Status.Phase.Finished() {
 		return permission{}, nil
 	}
-	if c.first {
-		// A target that was called right before this one may have failed.
-		pace := resolve.PaceOf(current.Spec.Parameters, op.Status.Targets)
+	if !target.was.Begun() {
+		// A target that was called before this one may have failed meanwhile.
+		pace := resolve.PaceOf(current.Spec.Parameters, current.Status.Targets)
 		if pace.Paused || pace.Halted.Found() {
-			return permission{fault: pace.RecordFault(c.was)}, nil
+			return permission{fault: pace.RecordFault(target.was)}, nil
 		}
 	}
-	facts, err := r.factsOf(ctx, target)
+	facts, err := r.factsOf(ctx, target.OperationTarget)
 	if err != nil {
 		return permission{}, err
 	}
-	holder := resolve.HolderOf(op.MachineOperation)
-	decided, fault := resolve.CallOf(holder, target, facts)
-	if decided.Legacy && decided.Result.Format != "" {
+	decided, fault := resolve.CallOf(resolve.HolderOf(op.MachineOperation), target.OperationTarget, facts)
+	may.legacy = decided.Legacy && decided.Result.Format != ""
+	if may.legacy {
 		legacyAttempts.Inc()
-		op.setCondition(v1alpha3.ConditionFrozen, metav1.ConditionFalse, resolve.LegacySnapshot,
-			"the snapshot predates the format field: its format is resolved again at each attempt and is not guaranteed to stay", r.Clock.Now())
-		op.say(c.index, "legacy snapshot: "+decided.Result.String())
 	}
-	if fault.Found() {
-		return permission{fault: fault}, nil
+	may.fault = fault
+	if !fault.Found() {
+		may.call, may.host = true, decided.Host
+		may.replacement = Replacement{
+			Key: keyFor(op.UID, target.MachineRef), Machine: target.MachineRef, ProviderID: decided.Host.ProviderID,
+			Pair: decided.Result.Pair, Fence: int64(facts.Claim.Fence), UserData: target.userData,
+		}
 	}
-	return permission{call: true, host: decided.Host, replacement: Replacement{
-		Key: keyFor(op.UID, target.MachineRef), Machine: target.MachineRef, ProviderID: decided.Host.ProviderID,
-		Pair: decided.Result.Pair, Fence: int64(facts.Claim.Fence), UserData: c.userData,
-	}}, nil
+	return may, nil
 }
 
 // factsOf reads live what a call for a target depends on.

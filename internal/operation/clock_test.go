@@ -12,11 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
@@ -63,7 +61,6 @@ func TestClockSteps(t *testing.T) {
 						provider := provider
 						clock := clocktesting.NewFakePassiveClock(began)
 						r := reconcilerFor(t, began, clock, &provider)
-						request := reconcile.Request{NamespacedName: types.NamespacedName{Name: "op"}}
 						var waited time.Duration
 						for step := range 20 {
 							switch {
@@ -72,10 +69,7 @@ func TestClockSteps(t *testing.T) {
 							case step == at+1 && !lasting:
 								clock.SetTime(clock.Now().Add(-by))
 							}
-							result, err := r.Reconcile(t.Context(), request)
-							require.NoError(t, err)
-							waited += result.RequeueAfter
-							clock.SetTime(clock.Now().Add(result.RequeueAfter))
+							waited += r.step(t)
 							if step == 0 {
 								op, err := r.read(t.Context(), "op")
 								require.NoError(t, err)
@@ -103,8 +97,7 @@ func TestClockIsWrongFromTheStart(t *testing.T) {
 		provider := forgetful{}
 		r := reconcilerFor(t, began, clocktesting.NewFakePassiveClock(began.Add(by)), &provider)
 		for range 10 {
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "op"}})
-			require.NoError(t, err)
+			r.step(t)
 		}
 		op, err := r.read(t.Context(), "op")
 		require.NoError(t, err)
@@ -129,9 +122,29 @@ func (noHosts) HasSynced() bool                  { return true }
 func (noHosts) Naming(string, string) []string   { return nil }
 func (noHosts) ProviderOf(string) (string, bool) { return "", false }
 
+// driven is a reconciler of one operation that a test drives step by step. Its calls
+// return before the reconcile does.
+type driven struct {
+	*Reconciler
+	clock *clocktesting.FakePassiveClock
+	asked time.Duration // when an answer wants to be recorded; 0 for none
+}
+
+// step reconciles once, sets the clock to when the next reconcile is due, and returns
+// how long that is.
+func (d *driven) step(t *testing.T) time.Duration {
+	t.Helper()
+	d.asked = 0
+	result, err := d.Reconcile(t.Context(), requestFor("op"))
+	require.NoError(t, err)
+	wait := earliest(result.RequeueAfter, d.asked)
+	d.clock.SetTime(d.clock.Now().Add(wait))
+	return wait
+}
+
 // reconcilerFor returns a reconciler with an API server in memory that has a Machine
 // and an operation on it.
-func reconcilerFor(t *testing.T, began time.Time, clock *clocktesting.FakePassiveClock, provider Provider) *Reconciler {
+func reconcilerFor(t *testing.T, began time.Time, clock *clocktesting.FakePassiveClock, provider Provider) *driven {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(t, v1alpha3.AddToScheme(scheme))
@@ -147,8 +160,12 @@ func reconcilerFor(t *testing.T, began time.Time, clock *clocktesting.FakePassiv
 	require.NoError(t, err)
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine, op).
 		WithStatusSubresource(op).Build()
-	return &Reconciler{
-		Live: c, Cache: c, Hosts: noHosts{}, Writer: c, CallTimeout: time.Minute, ClaimNamespace: "claims", Providers: map[string]Provider{"P": provider}, UserData: userData,
+	calls := NewCalls(CallOptions{Clock: clock, Timeout: time.Minute, PerProvider: 10})
+	d := &driven{clock: clock, Reconciler: &Reconciler{
+		Live: c, Cache: c, Hosts: noHosts{}, Writer: c, Calls: calls, ClaimNamespace: "claims", Providers: map[string]Provider{"P": provider}, UserData: userData,
 		Recorder: events.NewFakeRecorder(1000), Clock: clock, Backoff: Backoff{Base: time.Second, Cap: 5 * time.Minute}, PollInterval: time.Second,
-	}
+	}}
+	calls.spawn = func(make func()) { make() }
+	calls.notify(func(_ string, after time.Duration) { d.asked = max(after, 1) })
+	return d
 }

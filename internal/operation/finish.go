@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -199,27 +198,6 @@ func eventReason(phase v1alpha3.OperationPhase) resolve.Reason {
 func (r *Reconciler) announceRefused(ctx context.Context, op *record, f resolve.Fault) {
 	logf.FromContext(ctx).Info("refused", "reason", f.Reason, "message", f.Message)
 	r.event(op.raw, nil, corev1.EventTypeWarning, f.Reason, "Refuse", f.Message)
-}
-
-// reportUnrecorded handles the answers of calls that could not be written. If the
-// operation can still be written, the error is returned, and the next reconcile
-// looks the calls up. If it was deleted or has finished, the answers go into Events on
-// the Machines.
-func (r *Reconciler) reportUnrecorded(ctx context.Context, op *record, calls []call, writeErr error) error {
-	current, err := r.read(ctx, op.Name)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return writeErr
-	}
-	if err == nil && current.UID == op.UID && current.DeletionTimestamp == nil && !current.Status.Phase.Finished() {
-		return writeErr
-	}
-	for _, c := range calls {
-		target := op.Status.Targets[c.index]
-		logf.FromContext(ctx).Info("the operation ended during the call", "machine", target.MachineRef, "stage", target.Stage, "message", target.Message)
-		r.event(machineOf(target), nil, corev1.EventTypeWarning, resolve.OperationEnded, "Replace",
-			fmt.Sprintf("MachineOperation %s was deleted or finished by another client during its call: stage %s, %s", op.Name, target.Stage, target.Message))
-	}
-	return nil
 }
 
 // machineOf returns the Machine of a target as an Event refers to it.

@@ -6,17 +6,24 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// lookUp asks whether an attempt without an answer was accepted. It returns
-// whether to make it again now. Otherwise it returns when to look again, 0 for not
-// at all.
-func (r *Reconciler) lookUp(ctx context.Context, op *record, index int) (again bool, after time.Duration) {
-	target := op.Status.Targets[index]
+// lookupCall is the call that asks whether an attempt without an answer was accepted.
+func (r *Reconciler) lookupCall(op *record, index int) call {
+	operation, target := op.UID, op.Status.Targets[index]
+	return call{machine: target.MachineRef, method: lookingUp, pool: poolName{provider: r.providerOf(target)}, make: func(ctx context.Context) answer {
+		return r.lookUp(ctx, operation, target)
+	}}
+}
+
+func (r *Reconciler) lookUp(ctx context.Context, operation types.UID, target v1alpha3.OperationTarget) answer {
+	got := answer{target: target}
+	log := logf.FromContext(ctx).WithValues("machine", target.MachineRef)
 	name := ""
 	if target.Input != nil {
 		name = target.Input.Provider
@@ -24,64 +31,68 @@ func (r *Reconciler) lookUp(ctx context.Context, op *record, index int) (again b
 	if name == "" { // a legacy snapshot does not say
 		machine, err := r.readMachine(ctx, target.MachineRef)
 		if apierrors.IsNotFound(err) {
-			r.fail(op, index, resolve.Fault{Reason: resolve.MachineNotFound, Message: "the Machine does not exist any more, and whether its host was replaced is not known"})
-			return false, 0
+			got.fault = resolve.Fault{Reason: resolve.MachineNotFound, Message: "the Machine does not exist any more, and whether its host was replaced is not known"}
+			return got
 		}
 		if err != nil {
-			logf.FromContext(ctx).Error(err, "the Machine cannot be read", "machine", target.MachineRef)
-			return false, r.Backoff.after(target.Attempts)
+			log.Error(err, "the Machine cannot be read")
+			got.trouble = trouble{reason: resolve.MachineUnreadable, text: fmt.Sprintf("the Machine cannot be read to look up attempt %d", target.Attempts), err: err.Error()}
+			return got
 		}
 		name, _ = resolve.Provider(machine)
 	}
 	provider := r.Providers[name]
 	if provider == nil {
-		r.fail(op, index, resolve.Faultf(resolve.ProviderChanged, "provider %q, which was called, is not registered here", name))
-		return false, 0
+		got.fault = resolve.Faultf(resolve.ProviderChanged, "provider %q, which was called, is not registered here", name)
+		return got
 	}
-	id, found, err := provider.Lookup(ctx, keyFor(op.UID, target.MachineRef))
+	id, found, err := provider.Lookup(ctx, keyFor(operation, target.MachineRef))
 	switch {
 	case err != nil && isPermanent(err):
-		r.fail(op, index, resolve.Fault{Reason: resolve.ProviderFailed, Message: err.Error()})
-		return false, 0
+		got.fault = resolve.Fault{Reason: resolve.ProviderFailed, Message: err.Error()}
 	case err != nil:
-		// The error is not recorded: its text may differ each time, and each change
-		// of the status causes another reconcile at once.
-		logf.FromContext(ctx).Error(err, "the provider does not say whether it accepted", "machine", target.MachineRef)
-		op.say(index, fmt.Sprintf("the provider does not say whether it accepted attempt %d; it is asked again", target.Attempts))
-		return false, r.Backoff.after(target.Attempts)
+		log.Error(err, "the provider does not say whether it accepted")
+		got.trouble = trouble{reason: resolve.ProviderFailing, err: err.Error(),
+			text: fmt.Sprintf("the provider does not say whether it accepted attempt %d; it is asked again", target.Attempts)}
 	case found:
-		op.accept(index, name, id)
-		return false, r.PollInterval
+		got.accepts = v1alpha3.ProviderOperation{Provider: name, OperationID: id}
+	default:
+		got.notFound = true
 	}
-	wait := r.untilNextAttempt(target)
-	return wait == 0, wait
+	return got
 }
 
-// poll asks for the progress of a replacement, and returns when to ask again, 0
-// for not at all.
-func (r *Reconciler) poll(ctx context.Context, op *record, index int) time.Duration {
+// pollCall is the call that asks for the progress of a replacement. ok is false if its
+// provider is not registered here; the message of the target says so.
+func (r *Reconciler) pollCall(op *record, index int) (c call, ok bool) {
 	target := op.Status.Targets[index]
-	provider := r.Providers[target.ProviderOperation.Provider]
+	name := target.ProviderOperation.Provider
+	provider := r.Providers[name]
 	if provider == nil {
-		op.say(index, fmt.Sprintf("provider %q, which replaces the host, is not registered here", target.ProviderOperation.Provider))
-		return 0
+		op.say(index, fmt.Sprintf("provider %q, which replaces the host, is not registered here", name))
+		return call{}, false
 	}
+	return call{machine: target.MachineRef, method: polling, pool: poolName{provider: name, polls: true}, again: r.PollInterval, make: func(ctx context.Context) answer {
+		return askProgress(ctx, provider, target)
+	}}, true
+}
+
+func askProgress(ctx context.Context, provider Provider, target v1alpha3.OperationTarget) answer {
+	got := answer{target: target}
 	progress, err := provider.Poll(ctx, target.ProviderOperation.OperationID)
 	switch {
 	case err != nil && isPermanent(err):
-		r.fail(op, index, resolve.Fault{Reason: resolve.ProviderFailed, Message: err.Error()})
-		return 0
+		got.fault = resolve.Fault{Reason: resolve.ProviderFailed, Message: err.Error()}
 	case err != nil:
 		logf.FromContext(ctx).Error(err, "the provider does not say how far it has come", "machine", target.MachineRef)
-		return max(r.PollInterval, r.Backoff.Cap/10)
+		got.trouble = trouble{reason: resolve.ProviderFailing, err: err.Error(),
+			text: "the host is being replaced, but the provider does not report the progress; it is asked again"}
 	case progress.State == Succeeded:
-		r.complete(op, index)
-		return 0
+		got.done = true
 	case progress.State == Failed:
-		r.fail(op, index, resolve.Fault{Reason: resolve.ProviderFailed, Message: "the provider reports: " + progress.Message})
-		return 0
+		got.fault = resolve.Fault{Reason: resolve.ProviderFailed, Message: "the provider reports: " + progress.Message}
 	}
-	return r.PollInterval
+	return got
 }
 
 // untilNextAttempt is how long to wait before an attempt is repeated. An attempt

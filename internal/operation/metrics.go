@@ -35,6 +35,8 @@ var (
 		"Unfinished targets of HostReplace operations whose snapshot has no format.", nil, nil)
 	oldestDesc = prometheus.NewDesc("hostformat_oldest_unfinished_operation_age_seconds",
 		"Age of the oldest HostReplace operation that has started and not finished; 0 without one.", nil, nil)
+	stalledDesc = prometheus.NewDesc("hostformat_operations_stalled",
+		"Unfinished HostReplace operations with a target that has been held up for five minutes (condition Stalled).", nil, nil)
 )
 
 func init() { metrics.Registry.MustRegister(resolutions, providerCalls, legacyAttempts) }
@@ -47,6 +49,7 @@ func (i *inventory) Describe(ch chan<- *prometheus.Desc) {
 	ch <- operationsDesc
 	ch <- legacyDesc
 	ch <- oldestDesc
+	ch <- stalledDesc
 }
 
 // Collect counts the operations in the cache. If the cache does not answer in time,
@@ -60,7 +63,7 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	phases := map[string]int{"none": 0, string(v1alpha3.OperationPending): 0, string(v1alpha3.OperationInProgress): 0, string(v1alpha3.OperationComplete): 0, string(v1alpha3.OperationFailed): 0}
-	legacy, oldest := 0, time.Duration(0)
+	legacy, stalled, oldest := 0, 0, time.Duration(0)
 	for n := range list.Items {
 		op := list.Items[n].Object
 		if text(op, "spec", "operationKind") != string(v1alpha3.HostReplace) {
@@ -76,11 +79,17 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 		}
 		oldest = max(oldest, time.Since(list.Items[n].GetCreationTimestamp().Time))
 		legacy += len(resolve.LegacyTargets(op))
+		for _, item := range items(op, "status", "conditions") {
+			if condition, _ := item.(map[string]any); condition["type"] == v1alpha3.ConditionStalled && condition["status"] == "True" {
+				stalled++
+			}
+		}
 	}
 	for phase, count := range phases {
 		ch <- prometheus.MustNewConstMetric(operationsDesc, prometheus.GaugeValue, float64(count), phase)
 	}
 	ch <- prometheus.MustNewConstMetric(legacyDesc, prometheus.GaugeValue, float64(legacy))
+	ch <- prometheus.MustNewConstMetric(stalledDesc, prometheus.GaugeValue, float64(stalled))
 	ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, oldest.Seconds())
 }
 

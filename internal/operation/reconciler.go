@@ -7,22 +7,27 @@
 // (reconciler.go) takes the step that is due. A new operation starts: pick.go reads
 // what it acts on, start.go claims the hosts (claim.go) and freezes the pairs
 // (freeze.go), and mark.go marks the operation. A started operation advances:
-// attempt.go records the attempts that are due, call.go makes the calls, and
-// followup.go looks up and polls earlier calls; plan.go says which of these comes
-// next for a target. finish.go ends targets and operations. record.go is the only
-// way to write a status. Everything that a destructive step depends on is read live,
+// answer.go records the answers that have come, and attempt.go the attempts that are
+// due; the calls of call.go, and those of followup.go, which look up and poll earlier
+// ones, then run beside the reconciles (calls.go). plan.go says which comes next for a
+// target, stalled.go what holds it up. finish.go ends targets and operations. record.go
+// is the only way to write a status. Everything that a destructive step depends on is read live,
 // never from a cache.
 package operation
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -51,14 +56,21 @@ type Reconciler struct {
 	Backoff   Backoff
 	// PollInterval is how often a provider is asked how far it has come.
 	PollInterval time.Duration
-	// CallTimeout bounds each call of a provider, and the reads right before it.
-	CallTimeout time.Duration
+	// Calls are the calls of providers that this process makes.
+	Calls *Calls
 	// ClaimNamespace is where the claims on hosts are kept. All processes that
 	// replace the same hosts must have the same one.
 	ClaimNamespace string
 	// MarkDeployed marks a version as deployed before its pair is frozen. It is
 	// for where our own configuration controller runs.
 	MarkDeployed bool
+
+	once sync.Once
+	// writers lets one reconcile of an operation run at a time: those of the
+	// controller, and those that record the last answers when the process ends.
+	writers keymutex.KeyMutex
+	// changed is the wait after an operation that was changed meanwhile.
+	changed workqueue.TypedRateLimiter[reconcile.Request]
 }
 
 // HostIndex finds the Machines that name a host.
@@ -74,26 +86,36 @@ type HostIndex interface {
 
 // Reconcile takes an operation one step further. Every step can be repeated.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	r.once.Do(func() {
+		r.writers = keymutex.NewHashed(1 << 10)
+		r.changed = workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstConflictRetry, lastRetry)
+	})
+	r.writers.LockKey(request.Name)
+	defer func() { _ = r.writers.UnlockKey(request.Name) }()
 	result, err := r.reconcile(ctx, request)
-	if apierrors.IsConflict(err) {
+	if apierrors.IsConflict(err) || errors.Is(err, errChanged) {
 		// The operation has changed meanwhile: decide again what is due.
-		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+		return reconcile.Result{RequeueAfter: r.changed.When(request)}, nil
 	}
+	r.changed.Forget(request)
 	return result, err
 }
 
-const conflictDelay = 50 * time.Millisecond
+// firstConflictRetry is the wait after a first conflict. It grows with each further
+// one: another client may write the operation all the time.
+const firstConflictRetry = 50 * time.Millisecond
 
 func (r *Reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	cached := &unstructured.Unstructured{}
 	cached.SetGroupVersionKind(operationGVK)
 	if err := r.Cache.Get(ctx, request.NamespacedName, cached); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+		return reconcile.Result{}, r.ended(ctx, request.Name, err)
 	}
 	if text(cached.Object, "spec", "operationKind") != string(v1alpha3.HostReplace) {
 		return reconcile.Result{}, nil
 	}
 	if phaseOf(cached).Finished() {
+		r.reportEnded(ctx, request.Name, "")
 		return r.expire(ctx, cached)
 	}
 	if r.othersMachine(cached) {
@@ -106,7 +128,7 @@ func (r *Reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	op, err := r.read(ctx, request.Name)
 	if err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+		return reconcile.Result{}, r.ended(ctx, request.Name, err)
 	}
 	result, err := r.sequence(ctx, op)
 	if strict.SchemaTooOld(err) {
@@ -140,8 +162,23 @@ func ours(op *unstructured.Unstructured) bool {
 	})
 }
 
+// ended handles an operation that cannot be read. If it does not exist any more, the
+// answers that it can no longer record are reported.
+func (r *Reconciler) ended(ctx context.Context, name string, err error) error {
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	r.reportEnded(ctx, name, "")
+	return nil
+}
+
 // sequence takes the step that is due.
 func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result, error) {
+	if op.DeletionTimestamp != nil || op.Status.Phase.Finished() {
+		r.reportEnded(ctx, op.Name, "")
+	} else {
+		r.reportEnded(ctx, op.Name, op.UID)
+	}
 	if op.Spec.OperationKind != v1alpha3.HostReplace || op.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}

@@ -97,7 +97,15 @@ func (r *record) say(index int, message string) {
 func (r *record) accept(index int, provider, id string) {
 	target := &r.Status.Targets[index]
 	target.ProviderOperation, target.Stage = &v1alpha3.ProviderOperation{Provider: provider, OperationID: id}, stageReplacing
-	r.say(index, "the host is being replaced")
+	r.say(index, replacingMessage)
+}
+
+// replacingMessage is the message of a target whose replacement is under way.
+const replacingMessage = "the host is being replaced"
+
+// stalled reports whether the operation has the condition Stalled with the status True.
+func (r *record) stalled() bool {
+	return meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha3.ConditionStalled)
 }
 
 // setCondition sets a condition of the operation.

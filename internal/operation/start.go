@@ -2,6 +2,7 @@ package operation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -31,7 +32,10 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	if len(p.unmarked) > 0 {
 		// In a reconcile of its own. Afterwards, the versions are read again: they may
 		// have been edited until now.
-		return reconcile.Result{RequeueAfter: 1}, r.markDeployed(ctx, p.unmarked)
+		if err := r.markDeployed(ctx, p.unmarked); err != nil {
+			return reconcile.Result{}, err
+		}
+		return reconcile.Result{}, errChanged
 	}
 	if err := r.dryRun(ctx, op, p); err != nil {
 		return reconcile.Result{}, err
@@ -60,13 +64,13 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	for _, c := range p.candidates {
 		name := resolve.HostOf(c.Machine).ClaimName()
 		if !held[name] {
-			return reconcile.Result{RequeueAfter: 1}, nil // a Machine is new, or names another host: claim that first
+			return reconcile.Result{}, errChanged // a Machine is new, or names another host: claim that first
 		}
 		delete(held, name)
 	}
 	switch {
 	case len(p.unmarked) > 0:
-		return reconcile.Result{RequeueAfter: 1}, nil
+		return reconcile.Result{}, errChanged
 	case p.fault.Found():
 		return reconcile.Result{}, r.refuseStart(ctx, op, p, claimed)
 	}
@@ -83,6 +87,10 @@ func (r *Reconciler) start(ctx context.Context, op *record) (reconcile.Result, e
 	}
 	return reconcile.Result{}, nil
 }
+
+// errChanged says that what was read has changed meanwhile, and is read again. The wait
+// before that grows, since something else may change it all the time.
+var errChanged = errors.New("an object has changed meanwhile")
 
 // claimAll claims the hosts of all candidates, in the order of their names: of two
 // operations that overlap, one gets all that they share. It returns the candidates

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
 	"unbounded-cloud.io/hostformat/internal/resolve"
@@ -41,9 +40,8 @@ func TestTargetsOfOthers(t *testing.T) {
 			op.SetGroupVersionKind(v1alpha3.GroupVersion.WithKind("MachineOperation"))
 			reconcileOp := func() {
 				t.Helper()
-				for range 6 {
-					_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "op"}})
-					require.NoError(t, err)
+				for range 8 {
+					r.step(t)
 				}
 				require.NoError(t, r.Live.Get(t.Context(), types.NamespacedName{Name: "op"}, op))
 			}

@@ -6,6 +6,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"unbounded-cloud.io/hostformat/internal/admission"
 )
@@ -24,8 +25,8 @@ type Config struct {
 	HealthAddress string
 	// MetricsAddress is where /metrics is served, over TLS. "0" disables it.
 	MetricsAddress string
-	// ShutdownDelay is how long Run keeps serving, while it reports not ready,
-	// after its context is done.
+	// ShutdownDelay is how long Run keeps serving the webhook, while it reports not
+	// ready, after its context is done.
 	ShutdownDelay time.Duration
 
 	// Limits bound the resources that clients can use. DefaultLimits apply if
@@ -57,4 +58,7 @@ type Controllers struct {
 	Options ctrl.Options
 	// Add adds the controllers to the manager.
 	Add func(ctrl.Manager) error
+	// Ready reports why the controllers cannot work. Beside the webhook, it does not
+	// count: the webhook serves all the same.
+	Ready healthz.Checker
 }

@@ -21,7 +21,7 @@ import (
 type getCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
 // Run serves until ctx is done. Then it reports not ready, keeps serving for the
-// shutdown delay, and returns nil.
+// shutdown delay if it serves the webhook, and returns nil.
 func Run(ctx context.Context, config Config) error {
 	if config.Limits == (Limits{}) {
 		config.Limits = DefaultLimits()
@@ -49,6 +49,12 @@ func Run(ctx context.Context, config Config) error {
 		}
 		if err := mgr.Add(port); err != nil {
 			return err
+		}
+	}
+	if config.Webhook == nil {
+		config.ShutdownDelay = 0 // nobody has to switch to another replica
+		if config.Controllers != nil {
+			checks = append(checks, config.Controllers.Ready)
 		}
 	}
 	if err := addHealth(mgr, config, checks); err != nil {

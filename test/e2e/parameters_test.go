@@ -78,16 +78,12 @@ func TestMaxInFlight(t *testing.T) {
 	rack := addRack(t, c, suffixes(7)...)
 	name := createOperation(t, c, uniqueName(), "parameters: {maxInFlight: '3'}, machineSelector: {matchLabels: {rack: "+rack+"}}").GetName()
 	most := 0
-	for range 100 {
-		_, err := r.Reconcile(t.Context(), requestFor(name))
-		require.NoError(t, err)
+	reconcileUntil(t, r, name, func() bool {
 		op := get(t, c, "machineoperations", name)
 		_, _, _, underWay := targets(t, op)
 		most = max(most, underWay)
-		if phase(op) == "Complete" {
-			break
-		}
-	}
+		return phase(op) == "Complete"
+	})
 	require.Equal(t, 3, most)
 	require.Equal(t, "7 of 7 hosts were replaced", message(get(t, c, "machineoperations", name)))
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,24 +70,42 @@ func newReconciler(t *testing.T, c client, live func(ctrlclient.Reader) ctrlclie
 	require.NoError(t, err)
 	dir := t.TempDir()
 	return &operation.Reconciler{
-		Live: live(writer), Cache: writer, Hosts: noHosts{}, Writer: writer, CallTimeout: time.Minute, ClaimNamespace: resolve.DefaultClaimNamespace, Recorder: &events.FakeRecorder{},
+		Live: live(writer), Cache: writer, Hosts: noHosts{}, Writer: writer, ClaimNamespace: resolve.DefaultClaimNamespace, Recorder: &events.FakeRecorder{},
 		Providers: map[string]operation.Provider{simulated.Name: &simulated.Provider{Options: simulated.Options{ForgetKeys: true}, Store: &simulated.DirStore{Dir: dir}}},
+		Calls:     operation.NewCalls(operation.CallOptions{Clock: clock.RealClock{}, Timeout: time.Minute, PerProvider: 10}),
 		UserData:  userData, Clock: clock.RealClock{}, Backoff: operation.Backoff{Base: time.Millisecond, Cap: time.Millisecond}, PollInterval: time.Millisecond,
 	}, dir
 }
 
 // reconcileUntilFinished drives a reconciler by hand. Errors are tried again.
-func reconcileUntilFinished(t *testing.T, c client, r *operation.Reconciler, name string) *unstructured.Unstructured {
+func reconcileUntilFinished(t *testing.T, c client, r *operation.Reconciler, name string) (op *unstructured.Unstructured) {
+	t.Helper()
+	reconcileUntil(t, r, name, func() bool {
+		op = get(t, c, "machineoperations", name)
+		return phase(op) == "Complete" || phase(op) == "Failed"
+	})
+	return op
+}
+
+// reconcileUntil drives a reconciler by hand until done. Its calls run beside it.
+func reconcileUntil(t *testing.T, r *operation.Reconciler, name string, done func() bool) {
 	t.Helper()
 	var last error
-	for range 100 {
-		_, last = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
-		if op := get(t, c, "machineoperations", name); phase(op) == "Complete" || phase(op) == "Failed" {
-			return op
-		}
+	for deadline := time.Now().Add(time.Minute); !done(); {
+		require.True(t, time.Now().Before(deadline), "no end: %v", last)
+		_, last = r.Reconcile(t.Context(), requestFor(name))
 	}
-	require.Fail(t, "no end", "%v: %v", last, get(t, c, "machineoperations", name).Object["status"])
-	return nil
+}
+
+// returned waits until all calls of providers have returned.
+func returned(t *testing.T, r *operation.Reconciler) {
+	t.Helper()
+	require.Eventually(t, func() bool { return r.Calls.Outstanding() == 0 }, patience, interval)
+}
+
+// oneAfterTheOther makes a reconciler call providers once at a time.
+func oneAfterTheOther(r *operation.Reconciler) {
+	r.Calls = operation.NewCalls(operation.CallOptions{Clock: clock.RealClock{}, Timeout: time.Minute, PerProvider: 1})
 }
 
 // The list of versions changes between any two reads: image and format come
@@ -135,8 +153,9 @@ func TestReadsThatLag(t *testing.T) {
 	c := newClient(t, ours)
 	machine := newMachine(t, c)
 	name := newOperation(t, c, machine)
+	var mu sync.Mutex
 	var seen []*unstructured.Unstructured // every state that was there, oldest first
-	var reads atomic.Int32
+	reads := 0
 	r, dir := newReconciler(t, c, func(live ctrlclient.Reader) ctrlclient.Reader {
 		return reader{Reader: live, get: func(ctx context.Context, key ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
 			u, ok := o.(*unstructured.Unstructured)
@@ -147,21 +166,23 @@ func TestReadsThatLag(t *testing.T) {
 			if err := live.Get(ctx, key, fresh); err != nil {
 				return true, err
 			}
+			mu.Lock()
+			defer mu.Unlock()
 			if len(seen) == 0 || seen[len(seen)-1].GetResourceVersion() != fresh.GetResourceVersion() {
 				seen = append(seen, fresh)
 			}
 			// Five reads in six are of an older state, each in turn.
-			n := int(reads.Add(1))
-			back := n % 6
-			seen[max(0, len(seen)-1-back)].DeepCopyInto(u)
+			reads++
+			seen[max(0, len(seen)-1-reads%6)].DeepCopyInto(u)
 			return true, nil
 		}}
 	})
 	op := reconcileUntilFinished(t, c, r, name)
 	require.Equal(t, "Complete", phase(op), message(op))
 	for range 12 {
-		_, _ = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+		_, _ = r.Reconcile(t.Context(), requestFor(name))
 	}
+	returned(t, r)
 	record, err := (&simulated.DirStore{Dir: dir}).Get(t.Context(), simulated.ID(string(op.GetUID())+"/"+machine))
 	require.NoError(t, err)
 	require.Equal(t, 1, record.DestructiveCalls)
@@ -178,10 +199,13 @@ func TestReadsThatFail(t *testing.T) {
 	v.SetLabels(map[string]string{v1alpha3.ConfigurationLabel: machine})
 	store(t, c, "machineconfigurationversions", v)
 	store(t, c, "machines", object(t, "machines", machine, "spec: {"+host("")+", configurationRef: {name: "+machine+", version: 1}}"))
+	var mu sync.Mutex
 	reads := map[string]int{}
 	r, _ := newReconciler(t, c, func(live ctrlclient.Reader) ctrlclient.Reader {
 		return reader{Reader: live, get: func(_ context.Context, _ ctrlclient.ObjectKey, o ctrlclient.Object) (bool, error) {
 			kind := fmt.Sprintf("%T", o)
+			mu.Lock()
+			defer mu.Unlock()
 			if reads[kind]++; reads[kind] <= 3 {
 				return true, apierrors.NewInternalError(errors.New("boom"))
 			}

@@ -75,6 +75,7 @@ func TestSelector(t *testing.T) {
 
 	t.Run("one that is stopped makes no further call", func(t *testing.T) {
 		r, dir := newReconciler(t, c, func(live ctrlclient.Reader) ctrlclient.Reader { return live })
+		oneAfterTheOther(r)
 		rack := uniqueName()
 		for _, suffix := range []string{"-a", "-b", "-c"} {
 			u := object(t, "machines", rack+suffix, "spec: {host: {image: img-a, provisioningFormat: CloudInit, external: {provider: Stopper}}}")

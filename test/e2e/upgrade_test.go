@@ -89,6 +89,7 @@ func TestLegacySnapshotInABatch(t *testing.T) {
 	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	r, dir := newReconciler(t, c, asRead)
+	oneAfterTheOther(r)
 	rack := addRack(t, c, "-a", "-b")
 	op := store(t, c, "machineoperations", object(t, "machineoperations", uniqueName(), "{spec: {operationKind: HostReplace, parameters: {maxInFlight: '2', maxFailures: '2'}, machineSelector: {matchLabels: {rack: "+rack+"}}}, "+
 		"status: {phase: Pending, targets: [{machineRef: "+rack+"-a, input: {hostImage: img-old}}, {machineRef: "+rack+"-b, input: {hostImage: img-old}}]}}"))
@@ -135,7 +136,9 @@ func TestStaleProcessKeepsTheClaim(t *testing.T) {
 			}}
 			lease, _ := claimOf(t, c, machine)
 			_, _ = first.Reconcile(t.Context(), requestFor(op))
+			returned(t, first)
 			require.True(t, once)
+			_, _ = first.Reconcile(t.Context(), requestFor(op))
 			done := get(t, c, "machineoperations", op)
 			require.Equal(t, "Complete", phase(done), message(done))
 			stored, err := claims(t, c).Get(t.Context(), lease, metav1.GetOptions{})

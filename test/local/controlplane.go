@@ -66,13 +66,18 @@ func (c *Cluster) StopProgram(name string) error {
 	return c.env.ControlPlane.APIServer.Stop()
 }
 
-// KillProgram ends a program of the control plane as a crash does.
-func (c *Cluster) KillProgram(name string) error {
+// PID is the process of a program of the control plane, while it runs.
+func (c *Cluster) PID(name string) (int, error) {
 	text, err := os.ReadFile(c.pidFile(name))
 	if err != nil {
-		return err
+		return 0, err
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
+// KillProgram ends a program of the control plane as a crash does.
+func (c *Cluster) KillProgram(name string) error {
+	pid, err := c.PID(name)
 	if err != nil {
 		return err
 	}

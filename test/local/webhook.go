@@ -38,7 +38,7 @@ type process struct {
 // server that a kubeconfig names.
 func (c *Cluster) Controllers(kubeconfig, names string, args ...string) *exec.Cmd {
 	cmd := exec.Command(c.Program("webhook"), append([]string{
-		"--webhook=false", "--controllers", names, "--kubeconfig", kubeconfig,
+		"--webhook=false", "--controllers", names, "--kubeconfig", kubeconfig, "--providers", "Simulated",
 		"--health-probe-bind-address", net.JoinHostPort(loopback, "0"), "--metrics-bind-address", "0",
 		"--shutdown-delay", "0s", "--log-format", "text",
 	}, args...)...)
@@ -131,7 +131,7 @@ func (c *Cluster) StartWebhook(ctx context.Context, args ...string) error {
 		"--cert-dir", c.dir, "--host", loopback, "--port", strconv.Itoa(p.port),
 		"--health-probe-bind-address", loopbackAddress(p.health),
 		"--metrics-bind-address", "0", "--shutdown-delay", "0s", "--log-format", "text",
-		"--controllers", c.options.Controllers, "--kubeconfig", c.Kubeconfig, "--simulated-provider", c.options.Simulated,
+		"--controllers", c.options.Controllers, "--kubeconfig", c.Kubeconfig, "--providers", "Simulated", "--simulated-provider", c.options.Simulated,
 	}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = c.log, c.log
 	// Ctrl-C reaches every process of a terminal; this one is stopped by us, when
