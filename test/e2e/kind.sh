@@ -37,10 +37,10 @@ kubectl apply --server-side -f "$crds"
 kubectl apply -f test/certmanager/deployment.yaml
 kubectl -n cert-manager wait deployment --all --for=condition=Available --timeout=2m
 
-say "installing hostformat as README.md says, the standalone way"
+say "installing hostformat as README.md says, with the controller and the provider Simulated"
 install=$(awk '/^## /{ at = $0 == "## Install it" } at && /^```$/{ exit } on; at && /^```sh$/{ on = 1 }' README.md)
 grep -q 'kubectl apply -k manifests/webhook-only ' <<< "$install" || { say "README.md does not show the install where it did"; exit 1; }
-bash -euxo pipefail -c "${install/manifests\/webhook-only/manifests/standalone}"
+bash -euxo pipefail -c "${install/manifests\/webhook-only/test/e2e/testdata/trial}"
 
 say "testing: a quarter of an hour or so"
 HOSTFORMAT_E2E_CLUSTER=1 go test -count=1 -timeout 40m -v ./test/e2e "$@"

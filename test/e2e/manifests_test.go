@@ -119,7 +119,7 @@ func TestVersionPermissions(t *testing.T) {
 	needsLocal(t)
 	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
-	running := startPermitted(t, c, "*,machineconfiguration", "standalone", "versions")
+	running := startPermitted(t, c, "*,machineconfiguration", "standalone", "simulated", "versions")
 	configuration := uniqueName()
 	store(t, c, "machineconfigurations", object(t, "machineconfigurations", configuration, "spec: {template: {host: {image: img-a, provisioningFormat: CloudInit}}}"))
 	imageOf := func() string {
@@ -153,7 +153,7 @@ func TestControllerPermissions(t *testing.T) {
 	needsLocal(t)
 	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
-	running := startPermitted(t, c, "*", "standalone")
+	running := startPermitted(t, c, "*", "standalone", "simulated")
 	machine := newMachine(t, c)
 	name := uniqueName()
 	_, err := c.of("machineoperations").Create(t.Context(), object(t, "machineoperations", name, "spec: {operationKind: HostReplace, machineRef: "+machine+", ttlSecondsAfterFinished: 1}"), metav1.CreateOptions{})
