@@ -32,7 +32,7 @@ func TestExplainOperationAsAWhole(t *testing.T) {
 		machines               []string
 		targetReason           string // of the first
 	}{
-		"named":                  {now, named, "", early, "", "frozen not yet", []string{"a"}, ""},
+		"named":                  {now, named, "", early, "", "waits for nobody: a Machine has no provider (spec.host.external.provider), and no controller starts the operation", []string{"a"}, ""},
 		"selected":               {now, selected, "", early, "", "frozen not yet", []string{"a", "b"}, ""},
 		"too old":                {old, named, "", early, "TooOld", "refused TooOld: the operation was not started within 1h0m0s", []string{"a"}, ""},
 		"too old, selected":      {old, selected, "", early, "TooOld", "targets none", nil, ""},

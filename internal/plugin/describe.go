@@ -20,6 +20,13 @@ func (w writer) describe(value any) {
 			w.field("  ", "refused", string(e.Reason)+": "+e.Refused, w.red)
 		}
 		switch {
+		case len(e.WaitsFor) == 0:
+		case e.WaitsFor[0] == "":
+			w.field("  ", "waits for", "nobody: a Machine has no provider (spec.host.external.provider), and no controller starts the operation", w.yellow)
+		default:
+			w.field("  ", "waits for", "a controller that has provider "+shown(strings.Join(e.WaitsFor, ", ")), nil)
+		}
+		switch {
 		case len(e.Targets) > 0:
 		case e.finished:
 			w.field("  ", "targets", "none; it ended before one was frozen", nil)

@@ -25,6 +25,9 @@ type operationExplanation struct {
 	Refused string              `json:"refused"`          // why the controller would fail it as a whole; empty if it would not
 	Reason  resolve.Reason      `json:"reason,omitempty"` // the same in one word
 	Targets []targetExplanation `json:"targets"`
+	// WaitsFor are the providers of an operation that may start: only a controller
+	// that has all of them starts it.
+	WaitsFor []string `json:"waitsFor,omitempty"`
 
 	finished bool // nothing is going to happen any more
 }
@@ -129,6 +132,12 @@ func (o *explainOptions) explainStart(ctx context.Context, e *operationExplanati
 			e.refuse(o.claims.takeFault(resolve.HolderOf(op), host))
 		}
 	}
+	for _, host := range hosts {
+		if e.Refused == "" && !slices.Contains(e.WaitsFor, host.Provider) {
+			e.WaitsFor = append(e.WaitsFor, host.Provider)
+		}
+	}
+	slices.Sort(e.WaitsFor)
 	return nil
 }
 
