@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"unbounded-cloud.io/hostformat/test/local"
 )
 
 // The commands of docs/howto.md print what it shows, and its overlay can be built.
@@ -18,8 +20,6 @@ func TestHowto(t *testing.T) {
 }
 
 func howto(t *testing.T, path string) {
-	page, err := os.ReadFile("../../docs/howto.md")
-	require.NoError(t, err)
 	cluster := ourCRDs.take(t)
 	c := newClient(t, cluster)
 	c.deleteAll(t)
@@ -50,28 +50,43 @@ func howto(t *testing.T, path string) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "manifests", "replace-all.yaml"), manifest, 0o600))
 
-	blocks := regexp.MustCompile("(?ms)^( *)```(\\w+)\n(.*?)^ *```$").FindAllStringSubmatch(string(page), -1)
-	printed, ran, ok := "", 0, true
-	for _, block := range blocks {
+	ran := runPage(t, cluster, "howto.md", dir, path, func(kustomization string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600))
+		rendered, err := cluster.Kubectl(t.Context(), nil, "kustomize", dir)
+		require.NoError(t, err, rendered)
+		require.Contains(t, rendered, "- --enforcement=warn\n")
+		require.Contains(t, rendered, "image: registry.example.com/hostformat:v1.2.3\n")
+	}, nil)
+	require.Equal(t, 5, ran, "every block of commands is found")
+}
+
+// runPage runs the commands of a page of docs in a folder, and compares what they print
+// with what the page shows. after, if set, is called after each block of commands. It
+// returns how many blocks there are.
+func runPage(t *testing.T, cluster *local.Cluster, page, dir, path string, yaml func(string), after func(block int)) (ran int) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../docs", page))
+	require.NoError(t, err)
+	plugin := strings.Replace(path, "PATH=", "PATH="+filepath.Dir(cluster.Program("webhook"))+string(os.PathListSeparator), 1)
+	printed, ok := "", true
+	for _, block := range regexp.MustCompile("(?ms)^( *)```(\\w+)\n(.*?)^ *```$").FindAllStringSubmatch(string(text), -1) {
 		text := regexp.MustCompile("(?m)^"+block[1]).ReplaceAllString(block[3], "")
 		switch block[2] {
 		case "sh":
 			require.True(t, ok, "a command that fails is followed by its output: %s", printed)
-			printed, err = shell(t, cluster, dir, text,
-				strings.Replace(path, "PATH=", "PATH="+filepath.Dir(cluster.Program("webhook"))+string(os.PathListSeparator), 1))
+			printed, err = shell(t, cluster, dir, text, plugin)
 			ok = err == nil
+			if after != nil {
+				after(ran)
+			}
 			ran++
 		case "text":
 			require.Equal(t, text, printed)
 			ok = true // a finding is one
 		case "yaml":
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600))
-			rendered, err := cluster.Kubectl(t.Context(), nil, "kustomize", dir)
-			require.NoError(t, err, rendered)
-			require.Contains(t, rendered, "- --enforcement=warn\n")
-			require.Contains(t, rendered, "image: registry.example.com/hostformat:v1.2.3\n")
+			yaml(text)
 		}
 	}
 	require.True(t, ok, printed)
-	require.Equal(t, 5, ran, "every block of commands is found")
+	return ran
 }
