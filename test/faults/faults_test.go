@@ -40,7 +40,8 @@ type testbed struct {
 	args    []string // of the webhook
 }
 
-func newTestbed(t *testing.T) *testbed {
+// newTestbed starts a cluster whose API server has more flags.
+func newTestbed(t *testing.T, apiServer map[string]string) *testbed {
 	t.Helper()
 	logf.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
@@ -55,7 +56,7 @@ func newTestbed(t *testing.T) *testbed {
 	metrics, err := local.FreeAddress()
 	require.NoError(t, err)
 	b := &testbed{metrics: metrics, args: []string{"--metrics-bind-address", metrics}}
-	b.Cluster, err = local.Start(ctx, local.Options{CRDs: filepath.Join("..", "e2e", "testdata", "foreign-crds"), Args: b.args, Log: log})
+	b.Cluster, err = local.Start(ctx, local.Options{CRDs: filepath.Join("..", "e2e", "testdata", "foreign-crds"), Args: b.args, APIServer: apiServer, Log: log})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, b.Stop()) })
 	b.client, err = newClient(b.Config)
@@ -67,7 +68,7 @@ func newTestbed(t *testing.T) *testbed {
 // answer is wrong, nothing that was acknowledged is lost, nothing is stored that
 // was refused, and all heals once the fault is over.
 func TestFaults(t *testing.T) {
-	b := newTestbed(t)
+	b := newTestbed(t, nil)
 	for _, fault := range []struct {
 		name string
 		// begin breaks something, and mend makes it whole again.

@@ -87,7 +87,7 @@ func TestSoak(t *testing.T) {
 	}
 	lasts, err := time.ParseDuration(text)
 	require.NoError(t, err)
-	b := newTestbed(t)
+	b := newTestbed(t, nil)
 	p := startProxy(t, b.Cluster)
 	l := startLoad(t, b.client)
 	p.bad.Store(true)
