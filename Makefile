@@ -120,8 +120,8 @@ bench: ## Compare calls and requests with other webhooks (20 minutes). ROUNDS, M
 .PHONY: proof
 proof: ## Run the long rounds whose results are in docs/reliability.md (40 minutes).
 	@$(ASSETS); export HOSTFORMAT_PROOF=1; echo "go test: a hundred rounds each, a history of 2,000 operations, and an audit of 100,000 Machines"; \
-		env -u KUBECONFIG go test -p 1 -timeout 2h -count=1 -v -run 'TestTwoOperationsTwoProcesses|TestOverlappingSelectors|TestCrashAtRandom|TestNameReplacesAHostOnce|TestHistory|TestAuditAgreesWithTheWebhook|TestAuditOfALargeFleet' ./test/e2e ./internal/plugin \
-		| grep -a --line-buffered '^claims:\|^history:\|^ *---\|^ok\|^FAIL\|Machines of 2 kB\|objects: '
+		env -u KUBECONFIG go test -p 1 -timeout 2h -count=1 -v -run 'TestTwoOperationsTwoProcesses|TestOverlappingSelectors|TestCrashAtRandom|TestNameReplacesAHostOnce|TestHistory|TestAuditAgreesWithTheWebhook|TestAuditOfALargeFleet|TestHangingProvider|TestMembers' ./test/e2e ./internal/plugin ./test/faults \
+		| grep -a --line-buffered '^claims:\|^history:\|^hanging:\|^faults:\|^ *---\|^ok\|^FAIL\|Machines of 2 kB\|objects: '
 
 # For CI and for those who maintain the documentation.
 

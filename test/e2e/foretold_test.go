@@ -13,13 +13,21 @@ import (
 	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
-// explain says of an operation what the controller then does: the same reason and
-// words for the operation, the same reason for each target, and no refusal where
-// the hosts are replaced.
-func TestExplainForetells(t *testing.T) {
-	needsLocal(t)
-	ours := ourCRDs.take(t)
-	c := newClient(t, ours)
+// situation is an operation with two Machines, and what becomes of it.
+type situation struct {
+	a, b     string // what the Machines say of their hosts
+	more     string // fields of the spec of Machine b
+	observed string // status of Machine b
+	fields   string // of the spec of the operation
+	targetA  string // recorded for Machine a
+	targetB  string // recorded for Machine b
+	change   func(t *testing.T, rack string)
+	want     string // the reason for the operation
+	wantB    string // the reason for the last target
+}
+
+// situations are all that an operation can be in before its first call.
+func situations(c client) map[string]situation {
 	const (
 		cloudInit = "image: img-m, provisioningFormat: CloudInit"
 		ignition  = "image: img-m, provisioningFormat: Ignition"
@@ -28,17 +36,7 @@ func TestExplainForetells(t *testing.T) {
 		frozen    = "input: {hostImage: img-old, provisioningFormat: CloudInit, machineUID: UID, provider: Simulated, providerID: ID}"
 		legacy    = "input: {hostImage: img-old}"
 	)
-	for name, test := range map[string]struct {
-		a, b     string // what the Machines say of their hosts
-		more     string // fields of the spec of Machine b
-		observed string // status of Machine b
-		fields   string // of the spec of the operation
-		targetA  string // recorded for Machine a
-		targetB  string // recorded for Machine b
-		change   func(t *testing.T, rack string)
-		want     string // the reason for the operation
-		wantB    string // the reason for the last target
-	}{
+	return map[string]situation{
 		"both replaced":     {a: cloudInit, b: cloudInit, fields: selected},
 		"one named":         {a: cloudInit, b: cloudInit, fields: named},
 		"not declared":      {a: cloudInit, b: "image: img-m", observed: "Ignition", fields: selected, want: "FormatNotDeclared", wantB: "FormatNotDeclared"},
@@ -65,28 +63,43 @@ func TestExplainForetells(t *testing.T) {
 		"legacy":                    {a: cloudInit, b: cloudInit, fields: selected, targetA: legacy, targetB: legacy},
 		"legacy, not declared":      {a: cloudInit, b: "image: img-m", observed: "Ignition", fields: selected, targetA: legacy, targetB: legacy, wantB: "NotResolved"},
 		"legacy, now Ignition":      {a: cloudInit, b: ignition, fields: selected, targetA: legacy, targetB: legacy, wantB: "IgnitionNotDeliverable"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			rack := uniqueName()
-			add := func(suffix, fields, more, observed string) {
-				u := object(t, "machines", rack+suffix, "spec: {"+host(fields)+more+"}")
-				u.SetLabels(map[string]string{"rack": rack})
-				if observed != "" {
-					u.Object["status"] = map[string]any{"observedProvisioningFormat": observed}
-				}
-				store(t, c, "machines", u)
-			}
-			add("-a", test.a, "", "")
-			add("-b", test.b, test.more, test.observed)
-			op := uniqueName()
-			createOperation(t, c, op, strings.ReplaceAll(test.fields, "RACK", rack))
-			if test.targetA != "" {
-				recordTargets(t, c, op, rack, test.targetA, test.targetB)
-			}
-			if test.change != nil {
-				test.change(t, rack)
-			}
+	}
+}
 
+// arrange creates the objects of a situation.
+func (s situation) arrange(t *testing.T, c client) (rack, op string) {
+	t.Helper()
+	rack, op = uniqueName(), uniqueName()
+	add := func(suffix, fields, more, observed string) {
+		u := object(t, "machines", rack+suffix, "spec: {"+host(fields)+more+"}")
+		u.SetLabels(map[string]string{"rack": rack})
+		if observed != "" {
+			u.Object["status"] = map[string]any{"observedProvisioningFormat": observed}
+		}
+		store(t, c, "machines", u)
+	}
+	add("-a", s.a, "", "")
+	add("-b", s.b, s.more, s.observed)
+	createOperation(t, c, op, strings.ReplaceAll(s.fields, "RACK", rack))
+	if s.targetA != "" {
+		recordTargets(t, c, op, rack, s.targetA, s.targetB)
+	}
+	if s.change != nil {
+		s.change(t, rack)
+	}
+	return rack, op
+}
+
+// explain says of an operation what the controller then does: the same reason and
+// words for the operation, the same reason for each target, and no refusal where
+// the hosts are replaced.
+func TestExplainForetells(t *testing.T) {
+	needsLocal(t)
+	ours := ourCRDs.take(t)
+	c := newClient(t, ours)
+	for name, test := range situations(c) {
+		t.Run(name, func(t *testing.T) {
+			rack, op := test.arrange(t, c)
 			stdout, stderr, code := plugin(t, ours, "explain", "mop/"+op, "-o", "json")
 			var foretold struct {
 				Refused, Reason string
