@@ -109,12 +109,12 @@ func (f *testFleet) operation(name string) *v1alpha3.MachineOperation {
 	return op
 }
 
-// count counts the targets of operations in a phase.
-func (f *testFleet) count(phase v1alpha3.OperationPhase, operations ...string) (n int) {
+// replaced counts the targets of operations that are complete.
+func (f *testFleet) replaced(operations ...string) (n int) {
 	f.t.Helper()
 	for _, name := range operations {
 		for _, target := range f.operation(name).Status.Targets {
-			if target.Phase == phase {
+			if target.Phase == v1alpha3.OperationComplete {
 				n++
 			}
 		}
@@ -153,7 +153,7 @@ type recorder struct {
 	machines []string // empty for all
 
 	mu       sync.Mutex
-	failing  map[method]error
+	failing  error          // of every poll
 	calls    map[string]int // by method and Machine, and by method
 	acts     map[string]int // by key
 	inFlight map[string]int // calls that have not returned, by key
@@ -161,7 +161,7 @@ type recorder struct {
 }
 
 func newRecorder() *recorder {
-	return &recorder{failing: map[method]error{}, calls: map[string]int{}, acts: map[string]int{}, inFlight: map[string]int{}}
+	return &recorder{calls: map[string]int{}, acts: map[string]int{}, inFlight: map[string]int{}}
 }
 
 func (p *recorder) enter(m method, key string) error {
@@ -179,8 +179,8 @@ func (p *recorder) enter(m method, key string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.inFlight[key]--
-	if err := p.failing[m]; err != nil {
-		return err
+	if m == polling {
+		return p.failing
 	}
 	if m == replacing && p.acts[key] == 0 {
 		p.acts[key]++
@@ -203,10 +203,11 @@ func (p *recorder) Poll(_ context.Context, id string) (Progress, error) {
 	return Progress{State: Succeeded}, p.enter(polling, id)
 }
 
-func (p *recorder) fail(m method, err error) {
+// failPolls makes every poll fail, or none with nil.
+func (p *recorder) failPolls(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.failing[m] = err
+	p.failing = err
 }
 
 func (p *recorder) counted(what ...any) int {
@@ -241,7 +242,7 @@ func TestCallThatHangs(t *testing.T) {
 			p.hangs, p.hangsAt, p.machines = make(chan struct{}), hangsAt, []string{"op-2"}
 			f := newTestFleet(t, map[string]Provider{"P": p})
 			f.create("op", "P", 3)
-			f.until(func() bool { return f.count(v1alpha3.OperationComplete, "op") == 2 && p.counted(hangsAt, "op-2") == 1 }, "op")
+			f.until(func() bool { return f.replaced("op") == 2 && p.counted(hangsAt, "op-2") == 1 }, "op")
 			since := f.clock.Now()
 			require.Equal(t, v1alpha3.OperationInProgress, f.operation("op").Status.Targets[1].Phase)
 			require.Empty(t, f.stalled("op").Status)
@@ -281,7 +282,7 @@ func TestPollsThatFail(t *testing.T) {
 	p := newRecorder()
 	f := newTestFleet(t, map[string]Provider{"P": p})
 	f.create("op", "P", 1)
-	p.fail(polling, errors.New("the token has expired"))
+	p.failPolls(errors.New("the token has expired"))
 	message := func() string {
 		if targets := f.operation("op").Status.Targets; len(targets) == 1 {
 			return targets[0].Message
@@ -294,7 +295,7 @@ func TestPollsThatFail(t *testing.T) {
 
 	messages, since := map[string]bool{}, f.clock.Now()
 	f.until(func() bool {
-		p.fail(polling, fmt.Errorf("the token has expired (request %d)", p.counted(polling)))
+		p.failPolls(fmt.Errorf("the token has expired (request %d)", p.counted(polling)))
 		messages[message()] = true
 		return f.clock.Now().Sub(since) > 10*time.Minute
 	}, "op")
@@ -304,7 +305,7 @@ func TestPollsThatFail(t *testing.T) {
 	require.Contains(t, f.stalled("op").Message, "the provider does not report the progress")
 	require.Equal(t, 1, f.warnings(resolve.ProviderFailing))
 
-	p.fail(polling, nil)
+	p.failPolls(nil)
 	f.until(func() bool { return f.operation("op").Status.Phase == v1alpha3.OperationComplete }, "op")
 	require.Equal(t, metav1.ConditionFalse, f.stalled("op").Status)
 }
@@ -321,7 +322,7 @@ func TestMachineThatCannotBeRead(t *testing.T) {
 		f.unreadable["op-2"] = !may
 	}
 	read(false)
-	require.LessOrEqual(t, f.until(func() bool { return f.count(v1alpha3.OperationComplete, "op") == 2 }, "op"), 300)
+	require.LessOrEqual(t, f.until(func() bool { return f.replaced("op") == 2 }, "op"), 300)
 	f.until(func() bool { return f.stalled("op").Status == metav1.ConditionTrue }, "op")
 	require.Equal(t, string(resolve.MachineUnreadable), f.stalled("op").Reason)
 	require.Contains(t, f.stalled("op").Message, `Machine "op-2": `)
@@ -351,7 +352,7 @@ func TestProviderThatHangs(t *testing.T) {
 				f.until(func() bool { return hanging.counted(hangsAt) == min(2*machines, 4) }, stuck...)
 
 				f.create("other", "Other", 9)
-				f.until(func() bool { return f.count(v1alpha3.OperationComplete, "other") == 9 }, append(stuck, "other")...)
+				f.until(func() bool { return f.replaced("other") == 9 }, append(stuck, "other")...)
 				require.LessOrEqual(t, hanging.counted(hangsAt), 4, "the pool")
 				f.clock.SetTime(f.clock.Now().Add(stalledAfter))
 				f.step(stuck...)
@@ -360,7 +361,7 @@ func TestProviderThatHangs(t *testing.T) {
 				}
 
 				close(hanging.hangs)
-				f.until(func() bool { return f.count(v1alpha3.OperationComplete, stuck...) == 2*machines }, stuck...)
+				f.until(func() bool { return f.replaced(stuck...) == 2*machines }, stuck...)
 				for _, name := range stuck {
 					require.Equal(t, metav1.ConditionFalse, f.stalled(name).Status, name)
 				}
@@ -410,14 +411,14 @@ func TestStalledOutlivesTheProcess(t *testing.T) {
 	p := newRecorder()
 	f := newTestFleet(t, map[string]Provider{"P": p})
 	f.create("op", "P", 1)
-	p.fail(polling, errors.New("the token has expired"))
+	p.failPolls(errors.New("the token has expired"))
 	f.until(func() bool { return f.stalled("op").Status == metav1.ConditionTrue }, "op")
 	f.Calls = NewCalls(f.Calls.options)
 	polls := p.counted(polling)
 	f.until(func() bool { return p.counted(polling) > polls+1 }, "op")
 	require.Equal(t, metav1.ConditionTrue, f.stalled("op").Status)
 	require.Equal(t, 1, f.warnings(resolve.ProviderFailing), "one Event")
-	p.fail(polling, nil)
+	p.failPolls(nil)
 	f.until(func() bool { return f.operation("op").Status.Phase == v1alpha3.OperationComplete }, "op")
 	require.Equal(t, metav1.ConditionFalse, f.stalled("op").Status)
 }
@@ -440,8 +441,8 @@ func TestEndOfTheProcess(t *testing.T) {
 		return f.Calls.closed
 	}, 30*time.Second, time.Millisecond)
 	select {
-	case <-ended:
-		require.Fail(t, "it ended before the calls")
+	case err := <-ended:
+		require.Fail(t, "it ended before the calls", err)
 	default:
 	}
 	close(p.hangs)

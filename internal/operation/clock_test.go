@@ -165,7 +165,7 @@ func reconcilerFor(t *testing.T, began time.Time, clock *clocktesting.FakePassiv
 		Live: c, Cache: c, Hosts: noHosts{}, Writer: c, Calls: calls, ClaimNamespace: "claims", Providers: map[string]Provider{"P": provider}, UserData: userData,
 		Recorder: events.NewFakeRecorder(1000), Clock: clock, Backoff: Backoff{Base: time.Second, Cap: 5 * time.Minute}, PollInterval: time.Second,
 	}}
-	calls.spawn = func(make func()) { make() }
+	calls.spawn = func(call func()) { call() }
 	calls.notify(func(_ string, after time.Duration) { d.asked = max(after, 1) })
 	return d
 }

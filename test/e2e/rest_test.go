@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,11 +114,8 @@ rules:
 		}
 		total++
 		for what, names := range objects {
-			for _, name := range names {
-				if request.about(name) {
-					counts[what]++
-					break
-				}
+			if slices.ContainsFunc(names, request.about) {
+				counts[what]++
 			}
 		}
 	}
