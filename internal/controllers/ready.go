@@ -21,7 +21,7 @@ import (
 )
 
 // caches knows whether the controllers can read what they work from. A cache waits
-// for ever for a permission or a CRD that is missing, so each resource is also read
+// forever for a permission or a CRD that is missing, so each resource is also read
 // once in a while, and the error is told.
 type caches struct {
 	resources []*resource

@@ -334,7 +334,7 @@ func TestMachineThatCannotBeRead(t *testing.T) {
 	require.Equal(t, metav1.ConditionFalse, f.stalled("op").Status)
 }
 
-// A provider hangs for ever, with fewer targets than its pool has slots, and with more:
+// A provider hangs forever, with fewer targets than its pool has slots, and with more:
 // the targets of another provider are replaced all the same, each operation of the first
 // says so within five minutes, and all of them go on when it answers.
 func TestProviderThatHangs(t *testing.T) {

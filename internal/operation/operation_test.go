@@ -140,7 +140,7 @@ func TestExpiresIn(t *testing.T) {
 		"long ago":             {new(int32(5)), new(now.Add(-time.Hour)), 0, true},
 		"soon":                 {new(int32(60)), new(now.Add(-20 * time.Second)), 40 * time.Second, true},
 		"a clock that is fast": {new(int32(0)), new(now.Add(time.Hour)), time.Hour, true},
-		"for ever, nearly":     {new(int32(math.MaxInt32)), &now, math.MaxInt32 * time.Second, true},
+		"forever, nearly":      {new(int32(math.MaxInt32)), &now, math.MaxInt32 * time.Second, true},
 	} {
 		left, collected := expiresIn(op(test.ttl, test.completed), now)
 		require.Equal(t, test.collected, collected, name)

@@ -126,7 +126,7 @@ func (s step) judge(cmd *exec.Cmd, out io.Writer) error {
 
 	switch {
 	case s.refused && err == nil:
-		return errors.New("this should have been refused")
+		return errors.New("this had to be refused")
 	case !s.refused && err != nil:
 		return fmt.Errorf("this should have succeeded: %w", err)
 	}

@@ -87,7 +87,7 @@ func TestClientCertificateOfTheAPIServer(t *testing.T) {
 
 // auditLogTells looks for what the webhook says in the API server's audit log:
 // the rule that is broken, and where the halves of a pair come from if a write
-// travels that breaks none.
+// that breaks none is sent to the webhook.
 func auditLogTells(t *testing.T, cluster *local.Cluster, path string) {
 	t.Helper()
 	c := newClient(t, cluster)

@@ -53,7 +53,7 @@ func TestOutage(t *testing.T) {
 			require.NoError(t, err, out)
 		}
 	})
-	t.Run("what travels to the webhook fails closed", func(t *testing.T) {
+	t.Run("what is sent to the webhook fails closed", func(t *testing.T) {
 		for _, test := range []struct{ webhook, resource, name, body, sub string }{
 			{"machines.mutate", "machines", machine, `{"spec":{"host":{"image":" img-b"}}}`, ""},
 			{"machines.validate", "machines", machine, `{"spec":{"host":{"image":"img\u200bb"}}}`, ""},
@@ -85,7 +85,7 @@ func TestOutage(t *testing.T) {
 	})
 	t.Run("what the webhook has nothing to say of goes on", func(t *testing.T) {
 		if everyWrite {
-			t.Skip("every write travels")
+			t.Skip("every write is sent to the webhook")
 		}
 		require.NoError(t, patch("machines", machine, `{"metadata":{"labels":{"a":"b"}}}`))
 		require.NoError(t, patch("machines", machine, `{"spec":{"host":{"image":"img-b"}}}`))

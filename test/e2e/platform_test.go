@@ -25,7 +25,7 @@ import (
 
 const dirtyMachine = `{"apiVersion":"unbounded-cloud.io/v1alpha3","kind":"Machine","metadata":{"name":"NAME"},"spec":{"host":{"image":"acme/os/plain-24:v3 ","provisioningFormat":"CloudInit"}}}`
 
-// A manifest that keeps its whitespace can be applied for ever without a new
+// A manifest that keeps its whitespace can be applied forever without a new
 // generation, and the platform's rules of ownership stay what they are.
 func TestTrimmedManifestConverges(t *testing.T) {
 	ours := ourCRDs.take(t)

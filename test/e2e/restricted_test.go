@@ -111,7 +111,7 @@ spec:
       readinessProbe: {httpGet: {path: /readyz, port: 9999}}
       securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
 `, certs.Namespace, webhook.Spec.Containers[0].Image))
-	// reached tells whether the port can be connected to, now: policies leave
+	// reached reports whether the port can be connected to, now: policies leave
 	// alone what is connected already, and the API server keeps what it can use
 	// again. So it is asked to speak TLS there, which is answered and never kept.
 	reached := func() bool {

@@ -207,7 +207,7 @@ func good(got, want string, err error) (verdict, error) {
 func bad(err error, words string) (verdict, error) {
 	switch {
 	case err == nil:
-		return wrong, errors.New("stored, and should have been refused: " + words)
+		return wrong, errors.New("stored, but had to be refused: " + words)
 	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), words):
 		return right, nil
 	}

@@ -118,7 +118,7 @@ func (s server) over(ctx context.Context, query string) (model.Matrix, error) {
 	return value.(model.Matrix), nil
 }
 
-// rises tells whether a query was ever above zero.
+// rises reports whether a query was ever above zero.
 func (s server) rises(ctx context.Context, query string) error {
 	matrix, err := s.over(ctx, query)
 	if err != nil {

@@ -20,7 +20,7 @@ func (m *measurements) compare(out io.Writer) {
 	for _, write := range []string{"create", "label", "image"} {
 		at := func(guard string) float64 { return at("Request", guard, "write="+write, 0) }
 		tell("clean "+write+", against no admission", at(hostformat)/at(none), 1.06)
-		tell("clean "+write+" that travels, against an idle webhook", at(every)/at(idle), 1.10)
+		tell("clean "+write+" that is sent to the webhook, against an idle one", at(every)/at(idle), 1.10)
 	}
 	tell("resident memory with "+fmt.Sprint(m.machines)+" Machines, against 100", at("Resident", every, "machines", float64(m.machines))/at("Resident", every, "machines", 100), 1.25)
 	tell("seconds from start to ready", at("Start", every, "until=ready", 0)/1e9, 1)

@@ -92,7 +92,7 @@ func (m *measurements) timed(plot, guard, axis string, x float64, do func() erro
 	return nil
 }
 
-// turns has every guard do something once, in an order of chance.
+// turns has every guard do something once, in random order.
 func turns(do func(guard string) error) error {
 	shuffled := slices.Clone(guards)
 	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
