@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -21,7 +22,12 @@ import (
 func TestRestore(t *testing.T) {
 	needsLocal(t)
 	t.Parallel() // or each part would hold up the tests that follow
-	withEachKubectl(t, restore)
+	withEachKubectl(t, func(t *testing.T, path string) {
+		if strings.HasSuffix(t.Name(), "old_kubectl") && !everyWrite {
+			t.Skip("is tested together with every write")
+		}
+		restore(t, path)
+	})
 }
 
 func restore(t *testing.T, path string) {
