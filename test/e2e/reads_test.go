@@ -91,7 +91,9 @@ func reconcileUntilFinished(t *testing.T, c client, r *operation.Reconciler, nam
 func reconcileUntil(t *testing.T, r *operation.Reconciler, name string, done func() bool) {
 	t.Helper()
 	var last error
-	for deadline := time.Now().Add(time.Minute); !done(); {
+	next := time.NewTicker(5 * time.Millisecond) // not at once, or it would take the CPU from what it waits for
+	defer next.Stop()
+	for deadline := time.Now().Add(time.Minute); !done(); <-next.C {
 		require.True(t, time.Now().Before(deadline), "no end: %v", last)
 		_, last = r.Reconcile(t.Context(), requestFor(name))
 	}

@@ -109,7 +109,7 @@ func TestControllerThatMayNotRead(t *testing.T) {
 				assert.Contains(collect, body, `hostformat_controller_ready{controller="hostreplace"} `+value+"\n")
 				assert.Contains(collect, body, `hostformat_controller_ready{controller="machineconfiguration"} 1`+"\n")
 			}
-		}, patience, interval)
+		}, patience, time.Second)
 	}
 	says(`controller hostreplace cannot work: machineoperations: machineoperations.unbounded-cloud.io is forbidden: User "`+user+`" cannot list resource "machineoperations"`, false)
 	grant("-list", of("machineoperations"), "get,list")
