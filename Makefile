@@ -129,6 +129,11 @@ proof: ## Run the long rounds whose results are in docs/reliability.md (40 minut
 reproducible: # Build the commit twice, in different folders, and compare the bytes.
 	@test/reproducible.sh
 
+.PHONY: every-write
+every-write: ASSETS_FLAGS := -old-kubectl
+every-write: # Run test/e2e with every write sent to the webhook, and the tests that make test leaves out.
+	@$(ASSETS); export HOSTFORMAT_EVERY_WRITE=1; echo "go test: ten minutes on 2 cores"; env -u KUBECONFIG go test -count=1 -timeout 40m ./test/e2e && env -u KUBECONFIG go test -count=1 -timeout 40m -run TestMembers ./test/faults
+
 .PHONY: race
 race: # Run all tests but test/e2e, and the webhook in test/faults, with the race detector.
 	@$(ASSETS); export HOSTFORMAT_RACE=1 GORACE=halt_on_error=1; echo "go test -race: builds everything again, a few minutes without a cache"; \

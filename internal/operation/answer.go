@@ -24,12 +24,8 @@ func (r *Reconciler) recordAnswers(op *record, answers map[string]*answer) {
 			continue
 		}
 		seen[target.MachineRef] = true
-		// A look-up that a stale read has caused brings no news, and delays no poll.
-		repeated := target.Accepted() && got.accepts.OperationID != ""
 		r.recordAnswer(op, i, *got)
-		if !repeated {
-			r.Calls.change(op.UID, target.MachineRef, func(a *attention) { r.learn(a, *got) })
-		}
+		r.Calls.change(op.UID, target.MachineRef, func(a *attention) { r.learn(a, *got) })
 	}
 }
 
@@ -77,6 +73,9 @@ func (r *Reconciler) learn(a *attention, got answer) {
 		a.trouble, a.failures = trouble{}, 0
 	default:
 		a.next = wait{now, r.PollInterval}
+		if got.accepts.OperationID != "" {
+			a.next = wait{} // what was accepted may be done already
+		}
 		a.trouble, a.failures = trouble{}, 0
 	}
 }

@@ -24,7 +24,7 @@ func TestRestore(t *testing.T) {
 	t.Parallel() // or each part would hold up the tests that follow
 	withEachKubectl(t, func(t *testing.T, path string) {
 		if strings.HasSuffix(t.Name(), "old_kubectl") && !everyWrite {
-			t.Skip("is tested together with every write")
+			t.Skip("part of make every-write")
 		}
 		restore(t, path)
 	})

@@ -33,6 +33,9 @@ import (
 // are replaced and writes go on: no answer is wrong, nothing that was acknowledged is
 // lost, and each host is replaced once.
 func TestMembers(t *testing.T) {
+	if os.Getenv("HOSTFORMAT_PROOF") == "" && os.Getenv("HOSTFORMAT_EVERY_WRITE") == "" {
+		t.Skip("takes a minute of both cores: part of make every-write, and whole of make proof")
+	}
 	members := startMembers(t)
 	b := newTestbed(t, map[string]string{"etcd-servers": strings.Join(members.clientURLs(), ",")})
 	second := startSecondAPIServer(t, b)
