@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -207,15 +208,17 @@ func (i installation) probe(t testing.TB, pod string, port int, path string) (st
 }
 
 // overlay is the folder of manifests that a given cluster was installed from:
-// E2E_OVERLAY, or else one of the two that ship.
+// E2E_OVERLAY, or else one of the two that ship, or what make e2e-kind installs.
 func (i installation) overlay(t *testing.T) string {
 	t.Helper()
 	if dir := os.Getenv("E2E_OVERLAY"); dir != "" {
 		return dir
 	}
-	way := "webhook-only"
-	if _, err := i.client.cluster.Kubectl(t.Context(), nil, "get", "deployment", "-n", certs.Namespace, controllerDeployment); err == nil {
-		way = "standalone"
+	way := "manifests/webhook-only"
+	for object, overlay := range map[string]string{"deployment/" + controllerDeployment: "manifests/standalone", "role/hostformat-simulated": "test/e2e/testdata/trial"} {
+		if _, err := i.client.cluster.Kubectl(t.Context(), nil, "get", object, "-n", certs.Namespace); err == nil && way != "test/e2e/testdata/trial" {
+			way = overlay
+		}
 	}
-	return root + "/manifests/" + way
+	return filepath.Join(root, way)
 }

@@ -30,7 +30,7 @@ func TestMakeHelp(t *testing.T) {
 			named = append(named, fields[1])
 		}
 	}
-	forCI := []string{"test-code", "test-clusters", "test-monitoring", "reproducible", "pictures", "soak", "race", "scale", "fuzz"}
+	forCI := []string{"test-code", "test-clusters", "test-monitoring", "every-write", "reproducible", "pictures", "soak", "race", "scale", "fuzz"}
 	require.ElementsMatch(t, targets, append(named, forCI...))
 }
 
