@@ -20,7 +20,7 @@ import (
 var (
 	// ourCRDs are clusters with the CRDs of this project. In a given cluster, it is
 	// the only one of these.
-	ourCRDs = newPool(3, "")
+	ourCRDs = newPool(2, "")
 	// foreignCRDs are clusters with CRDs of another project: they have fields that
 	// our types lack, and none of our enums.
 	foreignCRDs = newPool(1, "testdata/foreign-crds")
