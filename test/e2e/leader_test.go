@@ -20,6 +20,7 @@ import (
 // when it expires.
 func TestLeaderEnds(t *testing.T) {
 	needsLocal(t)
+	takesLong(t)
 	ours := ourCRDs.take(t)
 	c := newClient(t, ours)
 	for name, test := range map[string]struct {

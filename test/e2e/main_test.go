@@ -131,6 +131,14 @@ func needsLocal(t testing.TB) {
 	}
 }
 
+// takesLong skips a test that would make make test longer than five minutes.
+func takesLong(t testing.TB) {
+	t.Helper()
+	if !everyWrite {
+		t.Skip("part of make every-write, which CI runs, too")
+	}
+}
+
 // needsPods skips a test that needs kubelets and Services.
 func needsPods(t testing.TB) {
 	t.Helper()

@@ -41,9 +41,7 @@ func probe(t asserting, address string) (string, int) {
 // one process with the webhook, the webhook is ready and serves all the same.
 func TestControllerThatMayNotRead(t *testing.T) {
 	needsLocal(t)
-	if !everyWrite {
-		t.Skip("waits for the retries of five processes: part of make every-write")
-	}
+	takesLong(t)
 	ours := ourCRDs.take(t)
 	kubectl := func(args ...string) {
 		t.Helper()
@@ -125,6 +123,7 @@ func TestControllerThatMayNotRead(t *testing.T) {
 // when the API server is back.
 func TestControllerBeforeTheAPIServer(t *testing.T) {
 	needsLocal(t)
+	takesLong(t)
 	ours := ourCRDs.take(t)
 	host, err := url.Parse(ours.Config.Host)
 	require.NoError(t, err)

@@ -24,6 +24,7 @@ import (
 // 20 requests in 10 s about an object that does not change. The API server counts.
 func TestControllersAtRest(t *testing.T) {
 	needsLocal(t)
+	takesLong(t)
 	dir := t.TempDir()
 	policy := filepath.Join(dir, "policy.yaml")
 	require.NoError(t, os.WriteFile(policy, []byte(`

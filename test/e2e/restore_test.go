@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -21,13 +20,9 @@ import (
 // is used twice.
 func TestRestore(t *testing.T) {
 	needsLocal(t)
+	takesLong(t)
 	t.Parallel() // or each part would hold up the tests that follow
-	withEachKubectl(t, func(t *testing.T, path string) {
-		if strings.HasSuffix(t.Name(), "old_kubectl") && !everyWrite {
-			t.Skip("part of make every-write")
-		}
-		restore(t, path)
-	})
+	withEachKubectl(t, restore)
 }
 
 func restore(t *testing.T, path string) {
