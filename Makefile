@@ -60,7 +60,7 @@ check: ## Build, vet, and run the short tests that need no control plane.
 .PHONY: test
 test: ASSETS_FLAGS := -old-kubectl
 test: ## Run all tests, on a local control plane. Needs no cluster.
-	@$(ASSETS); echo "go test: about five minutes on 2 cores, most of them for test/e2e"; export CGO_ENABLED=0; env -u KUBECONFIG $(MAKE) --no-print-directory -j3 test-code test-clusters test-monitoring
+	@$(ASSETS); echo "go test: about six minutes on 2 cores, most of them for test/e2e"; export CGO_ENABLED=0; env -u KUBECONFIG $(MAKE) --no-print-directory -j3 test-code test-clusters test-monitoring
 
 # The parts of make test, which run side by side.
 .PHONY: test-code

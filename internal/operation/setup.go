@@ -34,7 +34,7 @@ const cacheSyncTimeout = math.MaxInt64
 
 // The wait before an operation is reconciled again after an error.
 const (
-	firstRetry = time.Second
+	firstRetry = 200 * time.Millisecond
 	lastRetry  = time.Minute
 )
 
