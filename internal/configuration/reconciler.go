@@ -211,7 +211,7 @@ func (r *Reconciler) cut(ctx context.Context, configuration, newest *unstructure
 	if err != nil {
 		return resolve.Fault{}, err
 	}
-	if err := r.remember(ctx, configuration, last+1); err != nil {
+	if err := r.writeStatus(ctx, configuration, map[string]any{"latestVersion": last + 1}); err != nil {
 		return resolve.Fault{}, err
 	}
 	if err := r.Writer.Create(ctx, version); err != nil {
@@ -277,14 +277,6 @@ func (r *Reconciler) update(ctx context.Context, version *unstructured.Unstructu
 		return resolve.Fault{}, conflict(version.GetName(), err)
 	}
 	return refusalFault(version.GetName(), err), nil
-}
-
-// remember keeps the highest number in status.latestVersion.
-func (r *Reconciler) remember(ctx context.Context, configuration *unstructured.Unstructured, latest int64) error {
-	if last, _, _ := unstructured.NestedInt64(configuration.Object, "status", "latestVersion"); last >= latest {
-		return nil
-	}
-	return r.writeStatus(ctx, configuration, map[string]any{"latestVersion": latest})
 }
 
 // report stores the highest number and what is in the way of a version, if anything

@@ -6,9 +6,8 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"unbounded-cloud.io/hostformat/internal/resolve"
-
 	"unbounded-cloud.io/hostformat/api/v1alpha3"
+	"unbounded-cloud.io/hostformat/internal/resolve"
 )
 
 // advance takes every target one step further: it records the answers that have come

@@ -297,7 +297,7 @@ func (c *Calls) take(t ticket, a *attention, got answer) {
 	}
 }
 
-// of returns what is known of a target.
+// of returns what this process knows about a target.
 func (c *Calls) of(operation types.UID, machine string) attention {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -307,7 +307,7 @@ func (c *Calls) of(operation types.UID, machine string) attention {
 	return attention{}
 }
 
-// change changes what is known of a target, if anything is.
+// change applies how to what this process knows about a target, if it knows anything.
 func (c *Calls) change(operation types.UID, machine string, how func(*attention)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

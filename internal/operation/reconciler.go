@@ -174,11 +174,11 @@ func (r *Reconciler) ended(ctx context.Context, name string, err error) error {
 
 // sequence takes the step that is due.
 func (r *Reconciler) sequence(ctx context.Context, op *record) (reconcile.Result, error) {
+	unfinished := op.UID
 	if op.DeletionTimestamp != nil || op.Status.Phase.Finished() {
-		r.reportEnded(ctx, op.Name, "")
-	} else {
-		r.reportEnded(ctx, op.Name, op.UID)
+		unfinished = ""
 	}
+	r.reportEnded(ctx, op.Name, unfinished)
 	if op.Spec.OperationKind != v1alpha3.HostReplace || op.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}

@@ -20,10 +20,7 @@ func TestHowto(t *testing.T) {
 }
 
 func howto(t *testing.T, path string) {
-	cluster := ourCRDs.take(t)
-	c := newClient(t, cluster)
-	c.deleteAll(t)
-	t.Cleanup(func() { c.deleteAll(t) })
+	cluster, c := emptyCluster(t)
 	startControllers(t, cluster, cluster.Kubeconfig, "*,machineconfiguration")
 
 	// The fleet that the page assumes.
@@ -58,6 +55,16 @@ func howto(t *testing.T, path string) {
 		require.Contains(t, rendered, "image: registry.example.com/hostformat:v1.2.3\n")
 	}, nil)
 	require.Equal(t, 5, ran, "every block of commands is found")
+}
+
+// emptyCluster takes a cluster without objects of our kinds, and leaves it so.
+func emptyCluster(t *testing.T) (*local.Cluster, client) {
+	t.Helper()
+	cluster := ourCRDs.take(t)
+	c := newClient(t, cluster)
+	c.deleteAll(t)
+	t.Cleanup(func() { c.deleteAll(t) })
+	return cluster, c
 }
 
 // runPage runs the commands of a page of docs in a folder, and compares what they print

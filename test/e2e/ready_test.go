@@ -67,17 +67,10 @@ func TestControllerThatMayNotRead(t *testing.T) {
 	grant("-most", of("machines", "machineconfigurations", "machineconfigurationversions"), "get,list,watch")
 	grant("-leases", "leases.coordination.k8s.io", "get,create,update,patch")
 
-	alone := map[string]func(t *testing.T) (health, metrics string){}
-	for name, args := range map[string][]string{"alone": nil, "the leader": {"--leader-elect", "--leader-election-namespace=default"}, "the standby": {"--leader-elect", "--leader-election-namespace=default"}} {
-		alone[name] = func(t *testing.T) (string, string) {
-			health, metrics := address(t), address(t)
-			startControllers(t, ours, kubeconfig, "*,machineconfiguration", append(args, "--health-probe-bind-address="+health, "--metrics-bind-address="+metrics)...)
-			return health, metrics
-		}
-	}
 	addresses := map[string][2]string{}
-	for name, start := range alone {
-		health, metrics := start(t)
+	for name, args := range map[string][]string{"alone": nil, "the leader": {"--leader-elect", "--leader-election-namespace=default"}, "the standby": {"--leader-elect", "--leader-election-namespace=default"}} {
+		health, metrics := address(t), address(t)
+		startControllers(t, ours, kubeconfig, "*,machineconfiguration", append(args, "--health-probe-bind-address="+health, "--metrics-bind-address="+metrics)...)
 		addresses[name] = [2]string{"http://" + health + "/readyz", "https://" + metrics + "/metrics"}
 	}
 	health, metrics, serving, dir := address(t), address(t), address(t), t.TempDir()

@@ -26,10 +26,7 @@ func TestRestore(t *testing.T) {
 }
 
 func restore(t *testing.T, path string) {
-	cluster := ourCRDs.take(t)
-	c := newClient(t, cluster)
-	c.deleteAll(t)
-	t.Cleanup(func() { c.deleteAll(t) })
+	cluster, c := emptyCluster(t)
 	for _, manifest := range []string{"manifests/standalone/controller.yaml", "manifests/agent/rbac.yaml"} {
 		out, err := cluster.Kubectl(t.Context(), nil, "apply", "-f", filepath.Join(cluster.Root, manifest))
 		require.NoError(t, err, out)
